@@ -12,7 +12,7 @@ import errno
 import json
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal, Protocol, get_args
 
@@ -126,19 +126,20 @@ def check_file_format(value: object) -> FileFormat:
     return value  # type: ignore[return-value]  # mypy does not see what was checked
 
 
+_TAIL = b"]}"
+
+
 class UploadBody:
     """
-    The body of an upload request. Iterating over it reads its files, from the beginning each time.
+    The body of an upload request, which reads its files while it is sent.
 
     :param head: what comes before the elements
     :param file_format: of each file
     """
 
     def __init__(self, head: bytes, file_format: FileFormat) -> None:
-        self.files: list[Element] = []
-        """Its elements."""
-        # What is sent of them: files, and the JSON of mappings, which is made once.
-        self._contents: list[File | bytes] = []
+        self.files: list[File | bytes] = []
+        """Its elements: files, and the JSON of mappings, which is made once."""
         self._head = head
         self._file_format = file_format
         self._length = len(head) + len(_TAIL)
@@ -147,44 +148,33 @@ class UploadBody:
         """Return its size in bytes."""
         return self._length
 
-    def __iter__(self) -> Iterator[bytes]:
-        with self.opened() as pieces:
-            yield from pieces
-
-    def length_with(self, length: int) -> int:
-        """Return its size in bytes with another element, of the given length."""
-        return self._length + length + bool(self.files)
-
-    def add(self, element: Element, content: File | bytes, length: int) -> None:
-        """Add an element: the file, or the JSON of the mapping, and the length that it has in the body."""
-        self._length = self.length_with(length)
+    def add(self, element: File | bytes, length: int) -> None:
+        """Add an element, and the length that it has in the body."""
+        self._length += length + bool(self.files)
         self.files.append(element)
-        self._contents.append(content)
 
-    @contextmanager
-    def opened(self, sent: Callable[[int], None] = lambda _: None) -> Iterator[Iterator[bytes]]:
+    def pieces(self, sent: Callable[[int], None] = lambda _: None) -> Generator[bytes]:
         """
-        Iterate over its bytes, and end everything that reads files when the context is left.
+        Yield its bytes, from the beginning each time. What reads files ends when this is closed.
 
         :param sent: called with the size of each piece that was sent
         """
         ahead = [part for part in self._parts() if isinstance(part, File) and part.read_ahead]
         read_ahead = ahead[0].read_ahead if ahead else None
-        with (
-            closing(read_ahead(ahead)) if read_ahead else nullcontext() as reading,
-            closing(self._pieces(reading)) as pieces,
-        ):
-            yield _joined(pieces, sent)
+        with closing(read_ahead(ahead)) if read_ahead else nullcontext() as reading:
+            for piece in _joined(self._encoded(reading)):
+                yield piece
+                sent(len(piece))
 
     def _parts(self) -> Iterator[bytes | File]:
         yield self._head
-        for number, content in enumerate(self._contents):
+        for number, element in enumerate(self.files):
             if number:
                 yield b","
-            yield from _parts(content, self._file_format)
+            yield from _parts(element, self._file_format)
         yield _TAIL
 
-    def _pieces(self, reading: Reading | None) -> Generator[bytes]:
+    def _encoded(self, reading: Reading | None) -> Iterator[bytes]:
         import pybase64  # not at the top: only uploads need it
 
         for part in self._parts():
@@ -194,9 +184,6 @@ class UploadBody:
                 yield from map(pybase64.b64encode, read_whole(part, reading))
             else:
                 yield part
-
-
-_TAIL = b"]}"
 
 
 def upload_bodies(
@@ -222,29 +209,25 @@ def upload_bodies(
     """
     ids = {"flow_id": identifier("flow_id", flow_id), "run_id": identifier("run_id", run_id)}
     head = encode("upload", ids)[:-1] + b',"files":['
+    limit = math.inf if max_request_bytes is None else max_request_bytes
     bodies: list[UploadBody] = []
     for number, element in enumerate(elements):
-        content = element if isinstance(element, File) else _encoded(f"files[{number}]", element)
+        name = f"files[{number}]"
+        if not isinstance(element, File | Mapping):
+            raise InvalidRequestError(f"{name} is {kind_of(element)}: pass a file or a mapping.")
+        content = element if isinstance(element, File) else encode(name, element)
         parts = _parts(content, file_format)
         length = sum((part.size + 2) // 3 * 4 if isinstance(part, File) else len(part) for part in parts)
-        alone = len(head) + length + len(_TAIL)
-        if max_request_bytes is not None and alone > max_request_bytes:
-            what = element.source if isinstance(element, File) else f"files[{number}]"
+        if not bodies or len(bodies[-1].files) == files_per_request or len(bodies[-1]) + 1 + length > limit:
+            bodies.append(UploadBody(head, file_format))
+        bodies[-1].add(content, length)
+        if len(bodies[-1]) > limit:
+            what = element.source if isinstance(element, File) else name
             raise InvalidRequestError(
-                f"{what} alone makes a request of {alone} bytes, more than max_request_bytes "
+                f"{what} alone makes a request of {len(bodies[-1])} bytes, more than max_request_bytes "
                 f"({max_request_bytes}): raise the limit, or leave the file out."
             )
-        is_full = bodies and len(bodies[-1].files) == files_per_request
-        if not bodies or is_full or bodies[-1].length_with(length) > (max_request_bytes or math.inf):
-            bodies.append(UploadBody(head, file_format))
-        bodies[-1].add(element, content, length)
     return bodies
-
-
-def _encoded(name: str, element: object) -> bytes:
-    if not isinstance(element, Mapping):
-        raise InvalidRequestError(f"{name} is {kind_of(element)}: pass a file or a mapping.")
-    return encode(name, element)
 
 
 def _parts(content: File | bytes, file_format: FileFormat) -> Iterator[bytes | File]:
@@ -272,7 +255,7 @@ def _value(file: File, word: str) -> Iterator[bytes | File]:
     yield b'"'
 
 
-def _joined(pieces: Iterable[bytes], sent: Callable[[int], None]) -> Iterator[bytes]:
+def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
     waiting: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -280,11 +263,9 @@ def _joined(pieces: Iterable[bytes], sent: Callable[[int], None]) -> Iterator[by
         size += len(piece)
         if size >= _SMALL_PIECE:
             yield b"".join(waiting)
-            sent(size)
             waiting, size = [], 0
     if waiting:
         yield b"".join(waiting)
-        sent(size)
 
 
 def read_whole(file: File, reading: Reading | None = None) -> Iterator[bytes]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import ssl
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Self, cast
 from urllib.parse import urlsplit
@@ -38,7 +36,11 @@ from workflow_automation_provider.exceptions import (
 # A valid response has two short fields; one longer than this is faulty, and would only fill the memory.
 _RESPONSE_LIMIT = 1024 * 1024
 
-_HEADERS = {"User-Agent": "airflow-provider-workflow-automation", "Accept": "application/json"}
+_HEADERS = {
+    "User-Agent": "airflow-provider-workflow-automation",
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",
+}
 
 
 class FlowClient:
@@ -66,17 +68,15 @@ class FlowClient:
             raise InvalidRequestError(
                 "The base URL contains the API key, and would reveal it in logs: put the key only in the API key field (password)."
             )
-        settings = dataclasses.replace(settings, proxy=self._choose_proxy(settings.proxy))
         self._file_format = settings.file_format
         self._busy_statuses = settings.busy_statuses
         self._seconds = settings.timeout
         self._redactor = Redactor(settings.secrets(), key=self._api_key or "")
         guard_wire_logs(self._redactor)
-        self._transport = self._make_transport(tls_context(settings, self.base_url), settings.proxy)
+        self._transport = self._make_transport(settings)
         self._http = httpx.Client(
             transport=self._transport,
             headers={**_HEADERS, **settings.headers},
-            timeout=self._seconds,
             follow_redirects=False,
             # Requests are independent of each other, so cookies that the service sets are not kept.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
@@ -87,15 +87,14 @@ class FlowClient:
         # A shorter key would be found in other words.
         return self._api_key is not None and len(self._api_key) >= 8 and self._api_key in text
 
-    def _choose_proxy(self, proxy: str | None) -> str | None:
-        """Return the explicit proxy, or that of the environment, which never applies to this machine itself."""
+    def _make_transport(self, settings: Settings) -> Transport:
+        proxy = settings.proxy
         self._via = " via the connection's proxy" if proxy else ""
+        # The environment's never applies to this machine itself.
         if not proxy and not protocol.is_loopback(urlsplit(self.base_url).hostname or ""):
             proxy = environment_proxy(self.base_url)
             self._via = " via the proxy from the environment (HTTPS_PROXY and the like)" if proxy else ""
-        return proxy
-
-    def _make_transport(self, tls: ssl.SSLContext, proxy: str | None) -> Transport:
+        tls = tls_context(settings, self.base_url, proxy or "")
         try:
             urlsplit(proxy or "")  # stricter than httpx, which takes some invalid URLs for host names
             return Transport(tls, httpx.Proxy(proxy) if proxy else None)
@@ -136,7 +135,7 @@ class FlowClient:
         """Return ``text`` unchanged, or a note instead if it reveals a secret."""
         return self._redactor.text(text)
 
-    @contextlib.contextmanager
+    @contextmanager
     def keep_connections(self, known_runs: Iterable[str] = ()) -> Iterator[None]:
         """
         Keep connections open for the requests that are sent within this context, from any thread.
@@ -171,22 +170,26 @@ class FlowClient:
         :raises WorkflowAutomationError: if the request did not succeed, see :data:`~.responses.ROWS`
         """
         progress = SendProgress(self._seconds, len(request.content), lambda: self._stopped, before_last_byte)
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(request.content))}
+        if request.operation.takes_key and self._api_key is not None:
+            headers["X-API-Key"] = self._api_key
+        message: dict[str, Any] = {"headers": headers, "extensions": {"progress": progress}}
         body = request.content
-        with body.opened(sent) if isinstance(body, UploadBody) else contextlib.nullcontext(body) as content:
-            failure = None
+        with closing(body.pieces(sent)) if isinstance(body, UploadBody) else nullcontext(body) as content:
             try:
-                response = self._http.send(self._message(request, content, progress), stream=True)
+                built = self._http.build_request("POST", request.url, content=content, **message)
+                response = self._http.send(built, stream=True)
             except WorkflowAutomationError:
                 raise  # of a file
             except Exception as error:
                 failure = responses.no_response(request, error, progress, self._redactor, self._via)
-            if failure:
-                raise failure  # not above: nothing has redacted the text of the other
-            try:
-                return self._result(response, progress, request)
-            finally:
-                with contextlib.suppress(Exception):  # the response is known
-                    response.close()
+            else:
+                try:
+                    return self._result(response, progress, request)
+                finally:
+                    with suppress(Exception):  # the response is known
+                        response.close()
+        raise failure  # not above: nothing has redacted the text of the other
 
     def upload_requests(
         self,
@@ -215,24 +218,21 @@ class FlowClient:
         """
         title = f"HEAD {self.base_url}"
         progress = SendProgress(self._seconds, 0, lambda: self._stopped)
-        failure = None
         try:
             response = self._http.head(self.base_url, extensions={"progress": progress})
         except Exception as error:
             why = f"got no response{self._via}: {responses.described(error, progress, self._redactor)}"
-            failure = NotSentError(
-                f"{title} {why}.",
-                next_step=responses.hint(error, progress, self._via) or "Check the connection's base URL.",
-            )
-        if failure:
-            raise failure
-        status = response.status_code
-        if 300 <= status < 400:
-            location = self._redactor.text(response.extensions["location"]) or "another URL"
-            return f"{title} redirects to {location!a}, which may be the right base URL: redirects are never followed"
-        if status >= 500:
-            raise NotSentError(f"{title} returned {status}: the service is not working.", status=status)
-        return f"{title} returned {status}"
+            hint = responses.hint(error, progress, self._via) or "Check the connection's base URL."
+            failure = NotSentError(f"{title} {why}.", next_step=hint)
+        else:
+            status = response.status_code
+            if 300 <= status < 400:
+                location = self._redactor.text(response.extensions["location"]) or "another URL"
+                return f"{title} redirects to {location!a}, which may be the right base URL: redirects are never followed"
+            if status < 500:
+                return f"{title} returned {status}"
+            failure = NotSentError(f"{title} returned {status}: the service is not working.", status=status)
+        raise failure  # not above: nothing has redacted the text of the other
 
     def checked(self, request: protocol.Request) -> protocol.Request:
         """
@@ -254,21 +254,6 @@ class FlowClient:
         except httpx.InvalidURL as error:
             raise InvalidRequestError(f"The flow_id does not make a valid URL: {error}.") from None
         return request
-
-    def _message(
-        self, request: protocol.Request, content: bytes | Iterable[bytes], progress: SendProgress
-    ) -> httpx.Request:
-        headers = {
-            "Content-Type": "application/json",
-            "Accept-Encoding": "identity",
-            "Content-Length": str(len(request.content)),
-        }
-        if request.operation.takes_key and self._api_key is not None:
-            headers[protocol.API_KEY_HEADER] = self._api_key
-        extensions = {"progress": progress}
-        return self._http.build_request(
-            "POST", request.url, headers=headers, content=content, extensions=extensions
-        )
 
     def _result(
         self, response: httpx.Response, progress: SendProgress, request: protocol.Request

@@ -21,15 +21,14 @@ from workflow_automation_provider.client.checks import identifier, kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
-    from workflow_automation_provider.client.files import Element, UploadBody
+    from workflow_automation_provider.client.files import File, UploadBody
 
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 """The inputs of a run without any."""
 
-API_KEY_HEADER = "X-API-Key"
-"""The request header that carries the API key. Follows section 5 of the interface."""
-
 _EXAMPLE = "https://service.example/api"
+
+_TRIGGER_BODY = b'{"inputs":%b}'
 
 
 class Operation(enum.Enum):
@@ -73,14 +72,14 @@ class Request:
 
     :param flow_id: the flow, None if the API key identifies it
     :param content: the body: bytes for a trigger, a stream for an upload
-    :param files: the elements of an upload
+    :param files: the elements of an upload: files, and the JSON of mappings
     """
 
     operation: Operation
     url: str
     flow_id: str | None
     content: bytes | UploadBody = field(repr=False)
-    files: Sequence[Element] = field(default=(), repr=False)
+    files: Sequence[File | bytes] = field(default=(), repr=False)
 
     @property
     def title(self) -> str:
@@ -131,25 +130,21 @@ def parse_base_url(
         # Without the original message, which quotes the URL: it may contain a password.
         raise InvalidRequestError(f"{name} is not a valid URL: expected one such as {example}.") from None
     if parts.scheme not in ("http", "https"):
-        raise InvalidRequestError(f"{name} has the scheme {parts.scheme!r}: use https.")
-    if "@" in parts.netloc:
-        raise InvalidRequestError(
-            f"{name} contains a user name or password: remove it (the API key has its own field)."
+        problem = f"has the scheme {parts.scheme!r}: use https"
+    elif "@" in parts.netloc:
+        problem = "contains a user name or password: remove it (the API key has its own field)"
+    elif "?" in text or "#" in text:
+        problem = f"has a query (?) or fragment (#): it must end with the path, such as {example}"
+    elif not host or any(c.isspace() or not c.isprintable() or c == "\\" for c in text):
+        problem = f"has no host name, or contains whitespace or a backslash: expected one such as {example}"
+    elif parts.scheme == "http" and not (allow_http or is_loopback(host)):
+        problem = (
+            f"is plain http to {host}, where the API key or a callback's token can be read in transit: "
+            "use https, or set the connection's extra allow_http to true"
         )
-    if parts.query or parts.fragment or "?" in text or "#" in text:
-        raise InvalidRequestError(
-            f"{name} has a query (?) or fragment (#): it must end with the path, such as {example}."
-        )
-    if not host or any(c.isspace() or not c.isprintable() or c == "\\" for c in text):
-        raise InvalidRequestError(
-            f"{name} has no host name, or contains whitespace or a backslash: expected one such as {example}."
-        )
-    if parts.scheme == "http" and not (allow_http or is_loopback(host)):
-        raise InvalidRequestError(
-            f"{name} is plain http to {host}, where the API key or a callback's token can be read in transit: "
-            "use https, or set the connection's extra allow_http to true."
-        )
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    else:
+        return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    raise InvalidRequestError(f"{name} {problem}.")
 
 
 def is_loopback(host: str) -> bool:
@@ -175,7 +170,7 @@ def trigger_request(base_url: str, inputs: object, flow_id: object = None) -> Re
         raise InvalidRequestError(
             f"inputs is {kind_of(inputs)}: expected a dict of input names and values ({{}} for none)."
         )
-    content = _trigger_body(json_values.encode("inputs", inputs))
+    content = _TRIGGER_BODY % json_values.encode("inputs", inputs)
     if flow_id is None:
         return Request(Operation.TRIGGER_BY_KEY, f"{base_url}/trigger", None, content)
     segment = quote(identifier("flow_id", flow_id), safe="")
@@ -191,11 +186,7 @@ def with_inputs(request: Request, encoded: bytes) -> Request:
     :param request: as :func:`trigger_request` returns it
     :param encoded: the inputs, as :func:`~.json_values.encode` returns them
     """
-    return replace(request, content=_trigger_body(encoded))
-
-
-def _trigger_body(inputs: bytes) -> bytes:
-    return b'{"inputs":%b}' % inputs
+    return replace(request, content=_TRIGGER_BODY % encoded)
 
 
 def upload_request(base_url: str, flow_id: object, body: UploadBody) -> Request:

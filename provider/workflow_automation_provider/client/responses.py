@@ -11,13 +11,14 @@ import json
 import math
 import re
 from collections.abc import Collection
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import httpcore
 import httpx
 
+from workflow_automation_provider.client.checks import MAX_TIMEOUT
 from workflow_automation_provider.client.json_values import can_be_stored, storable
 from workflow_automation_provider.client.protocol import Operation, Request, Response, Run
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor
@@ -32,9 +33,6 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
-
-# A longer wait is a fault rather than advice (and a much longer one overflows a timedelta).
-_MAX_RETRY_AFTER = timedelta(days=7).total_seconds()
 
 # How much of the service's response an error quotes, in characters.
 _QUOTE_LIMIT = 500
@@ -148,7 +146,7 @@ def read(
     response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
 ) -> Run | str:
     """
-    Return what the response to a request says. After an unexpected error, its status and ``Retry-After`` count alone.
+    Return what the response to a request says.
 
     Follows section 4 of the interface. The status of an upload says that the files were accepted, so any body is valid but
     a web page, such as that of a login, whatever it is declared as.
@@ -157,26 +155,11 @@ def read(
     :return: the run that a trigger started, or the response to an upload
     :raises WorkflowAutomationError: what the first of :data:`ROWS` that fits says
     """
-    try:
-        return _read(response, request, redact, busy_statuses)
-    except WorkflowAutomationError:
-        raise
-    except Exception as error:
-        headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
-        why = f"it could not be read ({type(error).__name__})"
-        response = response._replace(headers=headers, body=b"", incomplete=why)
-    return _read(response, request, redact, busy_statuses)
-
-
-def _read(
-    response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int]
-) -> Run | str:
     result = _found(response, request, redact)
     row = row_of(response, request, result, busy_statuses)
     if row.outcome is not None:
         raise _error(row.outcome, row, response, request, redact, str(result))
-    assert not isinstance(result, ValueError)  # noqa: S101
-    return result
+    return cast("Run | str", result)
 
 
 def row_of(
@@ -244,25 +227,23 @@ def nothing_done(request: Request) -> str:
     return "No files were accepted." if request.operation is Operation.UPLOAD else ""
 
 
-def retry_after(value: str | None, *, now: datetime | None = None) -> float | None:
+def retry_after(value: str | None) -> float | None:
     """
     Read a ``Retry-After`` header, in seconds or as an HTTP date.
 
     :param value: the header as received, None if there was none
-    :param now: the time to compare a date with, by default the current time
-    :return: seconds to wait, from 0 to a week; None if there is no header, or it is invalid
+    :return: seconds to wait, from 0 to a week, since a longer wait is a fault rather than advice; None if there is no
+        header, or it is invalid
     """
-    if value is None:
-        return None
-    value = value.strip()
-    if value.isascii() and value.isdecimal():
-        return min(float(value), _MAX_RETRY_AFTER)
+    text = (value or "").strip()
+    if text.isascii() and text.isdecimal():
+        return min(float(text), MAX_TIMEOUT)
     try:
-        when = parsedate_to_datetime(value)
+        when = parsedate_to_datetime(text)
     except (ValueError, OverflowError):
         return None
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
-    return min(max((when - (now or datetime.now(UTC))).total_seconds(), 0.0), _MAX_RETRY_AFTER)
+    return min(max((when - datetime.now(UTC)).total_seconds(), 0.0), MAX_TIMEOUT)
 
 
 # What the body says --------------------------------------------------------------------------------------
@@ -312,9 +293,6 @@ def _read_json(response: Response) -> Any:
         raise ValueError(response.incomplete)
     if not response.body.strip():
         raise ValueError("it is empty")
-    coding = response.headers.get("content-encoding", "").strip().lower()
-    if coding not in ("", "identity"):
-        raise ValueError(f"it is compressed ({coding!a}) although no compression was requested")
     try:
         # NaN, as text since no database stores it, is no reason to lose a run whose id is in the same response.
         return json.loads(response.body, parse_float=_float, parse_constant=_NotFinite)
@@ -349,10 +327,10 @@ def _words(response: Response, redact: Redactor) -> str:
 
     They are shown of JSON and plain text: in other formats, such as HTML, a secret could be in a form that is not searched for.
     """
-    if response.incomplete:
-        return f"(not shown: {response.incomplete})"  # the redactor would not find a part of a secret
     if not response.body.strip():
         return ""
+    if response.incomplete:
+        return f"(not shown: {response.incomplete})"  # the redactor would not find a part of a secret
     unreadable = "(not shown: it is neither JSON nor plain text)"
     kind = _media_type(response)
     try:
@@ -372,8 +350,6 @@ def _words(response: Response, redact: Redactor) -> str:
 
 def _quote(response: Response, redact: Redactor) -> str:
     """Return the service's own words in one line, shortened."""
-    if not response.body.strip():
-        return ""
     words = "".join(c if c.isprintable() else " " for c in _words(response, redact))
     line = " ".join(words.split())
     return line if len(line) <= _QUOTE_LIMIT else f"{line[:_QUOTE_LIMIT]}…"

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -90,13 +90,12 @@ def _certificate(value: Any, read: Mapping[str, Any]) -> str | tuple[str, str]:
 def _headers(value: Any, read: Mapping[str, Any]) -> dict[str, str]:
     try:
         headers = {name.strip(): _text(text, read) for name, text in value.items()}
-        is_valid = all(
+        if not all(
             _HEADER.fullmatch(name) and _HEADER_VALUE.fullmatch(text) for name, text in headers.items()
-        )
+        ):
+            raise ValueError
     except (AttributeError, ValueError):
-        is_valid = False
-    if not is_valid:
-        raise ValueError("an object of header names and values, in printable ASCII,")
+        raise ValueError("an object of header names and values, in printable ASCII,") from None
     if reserved := [name for name in headers if _RESERVED_HEADER.fullmatch(name)]:
         raise InvalidRequestError(f"{reserved[0]} is set by the provider: leave it out")
     return headers
@@ -105,23 +104,18 @@ def _headers(value: Any, read: Mapping[str, Any]) -> dict[str, str]:
 def _callback_base_url(value: Any, read: Mapping[str, Any]) -> str:
     from workflow_automation_provider.client.protocol import parse_base_url
 
-    # Missing only if it is invalid, which has an error of its own.
     return parse_base_url(
-        _text(value, read), allow_http=read.get("allow_http", True), name="the URL", example=CALLBACK_EXAMPLE
+        _text(value, read), allow_http=read.get("allow_http", False), name="the URL", example=CALLBACK_EXAMPLE
     )
 
 
 def _statuses(value: Any, _: Mapping[str, Any]) -> frozenset[int]:
     if isinstance(value, str):
-        value = [part.strip() for part in value.split(",")]
-    statuses: list[Any] = value if isinstance(value, list) else [value]
-    checked = [
-        int(one) if isinstance(one, str) and one.isascii() and one.isdecimal() and len(one) == 3 else one
-        for one in statuses
-    ]
-    if not all(type(status) is int and 400 <= status <= 599 for status in checked):
+        value = value.split(",")
+    texts = [str(part).strip() for part in (value if isinstance(value, list) else [value])]
+    if not all(re.fullmatch("[45][0-9]{2}", text) for text in texts):
         raise ValueError("statuses from 400 to 599")
-    return frozenset(checked)
+    return frozenset(map(int, texts))
 
 
 # The table ----------------------------------------------------------------------------------------------------
@@ -136,15 +130,15 @@ class Field(NamedTuple):
     check: Callable[[Any, Mapping[str, Any]], Any]
     help: str
     """In the form."""
-    examples: tuple[str, ...] = ()
+    examples: Sequence[str]
     """In the form; the first is the placeholder."""
 
 
-def _field(default: Any, *described: Any, secret: bool = False, **more: Any) -> Any:
-    options: dict[str, Any] = {"repr": not secret, "metadata": {"field": Field(*described, **more)}}
-    if callable(default):
-        return dataclasses.field(default_factory=default, **options)
-    return dataclasses.field(default=default, **options)
+def _field(*described: Any, default: Any = None, secret: bool = False) -> Any:
+    label, kind, check, help_, *examples = described
+    field = Field(label, kind, check, help_, examples)
+    how = "default_factory" if callable(default) else "default"
+    return dataclasses.field(**{how: default}, repr=not secret, metadata={"field": field})
 
 
 def _default_file_format() -> FileFormat:
@@ -158,100 +152,93 @@ class Settings:
     """The extras of a connection."""
 
     flow_id: str | None = _field(
-        None,
         "Flow ID",
         "string",
         _text,
         "The workflow that the API key belongs to, so that uploads need not repeat it.",
     )
     timeout: float = _field(
-        60.0,
         "Timeout (seconds)",
         "number",
         _seconds,
         "How long connecting, each send, and the whole response may take. Default: 60.",
+        default=60.0,
     )
     key_expires_on: date | None = _field(  # noqa: RUF009
-        None,
         "Key expires on",
         "date",
         _date,
         "The expiry date of the API key: tasks log a warning from 14 days before, and fail after it.",
     )
     file_format: FileFormat = _field(  # noqa: RUF009
-        _default_file_format,
         "File format",
         "object or string",
         _file_format,
         "How an uploaded file is written: a JSON object that maps field names to name, base64, data_url, "
         "content_type or size; or one of these values alone.",
-        examples=(
-            '{"name": "name", "content_type": "content_type", "content": "base64"}',
-            "base64",
-            "data_url",
-        ),
+        '{"name": "name", "content_type": "content_type", "content": "base64"}',
+        "base64",
+        "data_url",
+        default=_default_file_format,
     )
     verify: bool = _field(
-        True, "Verify the certificate", "boolean", _boolean, "Verify the service's TLS certificate."
+        "Verify the certificate", "boolean", _boolean, "Verify the service's TLS certificate.", default=True
     )
     ca_bundle: str | None = _field(
-        None,
         "CA bundle",
         "string",
         _text,
         "File or directory of PEM certificates to trust instead of the default ones.",
-        examples=("/etc/ssl/certs/internal-ca.pem",),
+        "/etc/ssl/certs/internal-ca.pem",
     )
     client_cert: str | tuple[str, str] | None = _field(
-        None,
         "Client certificate",
         "string or array",
         _certificate,
         'PEM file with certificate and key, or a JSON array of two files: ["cert.pem", "key.pem"].',
-        examples=('["/etc/ssl/client.pem", "/etc/ssl/client.key"]',),
+        '["/etc/ssl/client.pem", "/etc/ssl/client.key"]',
     )
     proxy: str | None = _field(
-        None,
         "Proxy",
         "string",
         _text,
         "URL of a proxy. Default: the proxies from the environment.",
-        examples=("http://proxy.example:3128",),
+        "http://proxy.example:3128",
         secret=True,
     )
     headers: dict[str, str] = _field(  # noqa: RUF009
-        dict,
         "Extra headers",
         "object",
         _headers,
         "JSON object of header names and values to send with every request.",
-        examples=('{"X-Team": "data"}',),
+        '{"X-Team": "data"}',
         secret=True,
+        default=dict,
     )
     allow_http: bool = _field(
-        False,
         "Allow plain http",
         "boolean",
         _boolean,
         "Allow base URLs without TLS: the API key or a callback's token can then be read in transit.",
+        default=False,
     )
     callback_base_url: str | None = _field(
-        None,
         "Callback base URL",
         "string",
         _callback_base_url,
         "URL of Airflow's API server as the service reaches it, for tasks that wait for the end of a run. "
         "Default: Airflow's option [api] base_url.",
-        examples=(CALLBACK_EXAMPLE,),
+        CALLBACK_EXAMPLE,
     )
     busy_statuses: frozenset[int] = _field(
-        frozenset(),
         "Busy statuses",
         "string or array",
         _statuses,
         "Statuses, besides 425 and 429, with which this service rejects a request before it has done anything. "
         "If that is not so, a retry starts a second run.",
-        examples=("423", "423,520"),
+        "423",
+        "423,520",
+        default=frozenset(),
     )
 
     def secrets(self) -> list[str]:
@@ -283,20 +270,21 @@ class Settings:
             raise InvalidRequestError(
                 f"The connection's extra is {kind_of(written)}: expected a JSON object."
             )
-        default, problems = cls(), []
         values: dict[str, Any] = {}
+        problems = []
         # In the order of the table: a check may need what an earlier one returned.
         for name in dict.fromkeys((*FIELDS, *written)):
             value = written.get(name)
-            is_set = value is not None and not (isinstance(value, str) and not value.strip())
+            if value is None or (isinstance(value, str) and not value.strip()):
+                continue
             try:
-                values[name] = _checked(name, value, values) if is_set else getattr(default, name, None)
+                values[name] = _checked(name, value, values)
             except InvalidRequestError as error:
                 problems.append(error.message)
         if problems:
             text = "; ".join(problems)
             raise InvalidRequestError(f"The connection is not valid: {text}{'' if text[-1] in '.?' else '.'}")
-        return cls(**{name: values[name] for name in FIELDS})
+        return cls(**values)
 
 
 FIELDS: dict[str, Field] = {field.name: field.metadata["field"] for field in dataclasses.fields(Settings)}
@@ -338,13 +326,13 @@ def _from_json_text(field: Field, value: object) -> object:
 # The form ---------------------------------------------------------------------------------------------------
 
 
-def _schema(field: Field, default: object) -> dict[str, Any]:
+def _schema(name: str, field: Field) -> dict[str, Any]:
     kind = field.kind if field.kind in ("number", "boolean") else "string"
     schema: dict[str, Any] = {"type": [kind, "null"]}
     if kind == "number":
         schema["exclusiveMinimum"] = 0
     if kind == "boolean":
-        schema["default"] = default
+        schema["default"] = getattr(Settings, name)
     if field.kind == "date":
         schema["format"] = "date"
     if field.examples:
@@ -355,7 +343,7 @@ def _schema(field: Field, default: object) -> dict[str, Any]:
 CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
     name: {
         "label": field.label,
-        "schema": _schema(field, getattr(Settings, name, None)),
+        "schema": _schema(name, field),
         "description": field.help,
     }
     for name, field in FIELDS.items()

@@ -81,14 +81,13 @@ class SendProgress:
         self.write_error: Exception | None = None
         """What aborted the request before its last byte, if anything did."""
         self.has_read = False
-        """Whether anything was read from the network since the request was sent."""
+        """Whether anything was read from the network since the request was sent: the deadline is then that of the response."""
         self.may_keep = False
         """Whether the connection may be used again."""
         self._stopped = stopped
         self._before_last_byte = before_last_byte
         self._head = b""
         self._left = content_length
-        self._overdue: type[httpcore.TimeoutException] = httpcore.ConnectTimeout
         self._deadline = time.monotonic() + seconds
 
     def check_stop(self) -> None:
@@ -108,7 +107,7 @@ class SendProgress:
         """
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise self._overdue("timed out")
+            raise self._overdue()
         return left
 
     def read(self, stream: httpcore.NetworkStream, max_bytes: int) -> bytes:
@@ -117,15 +116,17 @@ class SendProgress:
 
         :raises httpcore.TimeoutException: if the deadline has passed
         """
-        if self.begun and self._overdue is not httpcore.ReadTimeout:
+        if self.begun and not self.has_read:
             # The first read after the request starts the deadline of the whole response.
             seconds = self.seconds if self.write_error is None else min(self.seconds, _EARLY_RESPONSE)
-            self._overdue, self._deadline = httpcore.ReadTimeout, time.monotonic() + seconds
-            self.has_read = True
+            self.has_read, self._deadline = True, time.monotonic() + seconds
         try:
             return stream.read(max_bytes, self.time_left())
         except httpcore.ReadTimeout:
-            raise self._overdue("timed out") from None
+            raise self._overdue() from None
+
+    def _overdue(self) -> httpcore.TimeoutException:
+        return httpcore.ReadTimeout() if self.has_read else httpcore.ConnectTimeout()
 
     def write(self, stream: httpcore.NetworkStream, data: bytes) -> None:
         """
@@ -292,21 +293,21 @@ class _Connection(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
-        self.progress.check_stop()
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from error
         # One by one, because httpcore would allow the full timeout for each address.
-        addresses = _addresses(host, port)
-        for address in addresses:
+        for address in dict.fromkeys(str(address[0]) for *_, address in found):
             self.progress.check_stop()
+            time_left = self.progress.time_left()
             try:
-                inner = self._inner.connect_tcp(
-                    address, port, self.progress.time_left(), local_address, socket_options
-                )
-            except httpcore.ConnectError:
-                if address == addresses[-1]:
-                    raise
+                inner = self._inner.connect_tcp(address, port, time_left, local_address, socket_options)
+            except httpcore.ConnectError as error:
+                failure = error
             else:
                 return _Stream(inner, self)
-        raise AssertionError("A host has at least one address")
+        raise failure
 
 
 class _Stream(httpcore.NetworkStream):
@@ -340,21 +341,6 @@ class _Stream(httpcore.NetworkStream):
         return self._inner.get_extra_info(info)
 
 
-def _addresses(host: str, port: int) -> list[str]:
-    """
-    Return a host's addresses without duplicates, in the operating system's order of preference.
-
-    :raises httpcore.ConnectError: if there is none
-    """
-    try:
-        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise httpcore.ConnectError(str(error)) from error
-    addresses = list(dict.fromkeys(str(address[0]) for *_, address in entries))
-    # A single one as it was written: the resolver strips the interface from a link-local address.
-    return addresses if len(addresses) > 1 else [host]
-
-
 def _core_url(url: httpx.URL) -> httpcore.URL:
     return httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
 
@@ -367,24 +353,22 @@ def _why(error: Exception) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-def tls_context(settings: Settings, base_url: str) -> ssl.SSLContext:
+def tls_context(settings: Settings, *urls: str) -> ssl.SSLContext:
     """
-    Make the TLS context. The default certificates are loaded only if the service or the proxy is reached over TLS.
+    Make the TLS context. The default certificates are loaded only if one of the URLs, of the service and the proxy, needs them.
 
     :raises InvalidRequestError: if a file cannot be used, naming the argument and never quoting its value
     """
     ca_bundle, client_cert = settings.ca_bundle, settings.client_cert
     if ca_bundle:
-        is_directory = Path(ca_bundle).is_dir()
+        cafile, capath = (None, ca_bundle) if Path(ca_bundle).is_dir() else (ca_bundle, None)
         try:
-            context = ssl.create_default_context(
-                cafile=None if is_directory else ca_bundle, capath=ca_bundle if is_directory else None
-            )
+            context = ssl.create_default_context(cafile=cafile, capath=capath)
         except (OSError, ValueError) as error:
             raise InvalidRequestError(
                 f"ca_bundle cannot be read as PEM certificates ({_why(error)}): expected a file or directory of them."
             ) from None
-    elif any(url.lower().startswith("https:") for url in (base_url, settings.proxy or "")):
+    elif any(url.lower().startswith("https:") for url in urls):
         context = httpx.create_ssl_context(trust_env=True)
     else:
         # Loading the default certificates takes longer than a request. An empty context, because httpcore

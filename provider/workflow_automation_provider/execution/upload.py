@@ -254,7 +254,7 @@ def _digest(target: list[Any], requests: Sequence[Request]) -> str:
                 names = [element.name, element.content_type, element.source]
                 what = json.dumps([*names, element.size, str(version_of(element))]).encode()
             else:
-                what = encode("files", element)
+                what = element
             digest.update(b"\n" + what)
     return digest.hexdigest()
 
@@ -264,12 +264,12 @@ def mebibytes(size: float) -> str:
     return f"{size / _MIB:,.1f} MiB" if size >= _MIB / 10 else f"{size:.0f} bytes"
 
 
-def _size_of(elements: Iterable[Element]) -> int:
+def _size_of(elements: Iterable[object]) -> int:
     """Return the total size of the files among the elements."""
     return sum(element.size for element in elements if isinstance(element, File))
 
 
-def _name_of(element: Element) -> str | None:
+def _name_of(element: object) -> str | None:
     """Return the name of a file, as logs and XComs can show it; None for a mapping."""
     return one_line(element.name) if isinstance(element, File) else None
 

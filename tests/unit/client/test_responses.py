@@ -8,6 +8,7 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -126,35 +127,6 @@ def test_where_a_redirect_points_to(status, location, shown):
     assert shown not in failure_of(BY_KEY, 400, headers=headers).next_step
 
 
-class BrokenRedactor(Redactor):
-    """Fails with what a service sends."""
-
-    def reveals(self, text, **options):
-        if text.startswith(("{", "https:")):
-            raise ZeroDivisionError
-        return super().reveals(text, **options)
-
-
-@pytest.mark.parametrize(
-    ("operation", "status", "kind", "facts"),
-    [
-        (BY_KEY, 429, BusyError, {"retry_after": 17, "quote": ""}),
-        (BY_KEY, 599, BusyError, {"retry_after": 17, "quote": ""}),
-        (BY_KEY, 400, RejectedError, {"retry_after": 17, "quote": ""}),
-        (BY_PATH, 201, UnidentifiedError, {}),
-        (UPLOAD, 200, str, {}),
-    ],
-)
-def test_a_response_that_cannot_be_read_has_the_outcome_of_its_status(operation, status, kind, facts):
-    request = REQUESTS[operation]
-    response = Response(status, {"retry-after": "17", "location": "https://x.example"}, b'{"run_id": "7"}')
-    redactor = BrokenRedactor([], key=KEY)
-    outcome = conftest.outcome_of(lambda: responses.read(response, request, redactor, busy_statuses={599}))
-    check(outcome, kind, **facts)
-    assert kind is not str or "ZeroDivisionError" in outcome
-    assert "x.example" not in str(outcome)
-
-
 # BusyError ---------------------------------------------------------------------------------------------------
 
 
@@ -178,8 +150,9 @@ NOW = datetime(1994, 11, 6, 8, 49, 30, tzinfo=UTC)
         ("Sun, 06 Nov 1994 08:49:37 +9999", None),
     ],
 )
-def test_retry_after(value, seconds):
-    assert responses.retry_after(value, now=NOW) == seconds
+def test_retry_after(monkeypatch, value, seconds):
+    monkeypatch.setattr(responses, "datetime", Mock(now=lambda _: NOW))
+    assert responses.retry_after(value) == seconds
 
 
 @given(
@@ -266,8 +239,7 @@ def test_what_is_neither_is_not_shown(body, content_type):
         (b'{"run_id": "7"} x', {}, "not JSON"),
         (b'{"run_id": "\xff"}', {}, "not JSON"),
         (b'{"run_', {"incomplete": "it was cut off"}, "it was cut off"),
-        (gzip.compress(b"{}", mtime=0), {"headers": {"content-encoding": " GZip "}}, "'gzip'"),
-        (b"{}", {"headers": {"content-encoding": KEY}}, WITHHELD),
+        (gzip.compress(b"{}", mtime=0), {}, "not JSON"),
         (b"[" * 100_000 + b"]" * 100_000, {}, "nested"),
     ],
 )
