@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 
 import pytest
 from hypothesis import settings
 
+from certificates import issue_certificate
 from raw_server import accepted
 from workflow_automation_provider.client import protocol
 from workflow_automation_provider.client.flow_client import FlowClient
@@ -36,6 +38,11 @@ def outcome_of(send):
         return error
 
 
+def client_of(server, **options):
+    """Return a client of a server, or of a URL."""
+    return FlowClient(getattr(server, "base_url", server), **{"api_key": KEY, "timeout": 20, **options})
+
+
 def trigger_flow(client, inputs, flow_id=None, **options):
     """Send a trigger request, and return its outcome."""
     request = client.checked(protocol.trigger_request(client.base_url, inputs, flow_id))
@@ -56,31 +63,27 @@ def check(outcome, kind, *words, **facts):
     return outcome
 
 
+PATHS = {
+    "trigger_by_path": "/flows/demo-flow/trigger",
+    "trigger_by_key": "/trigger",
+    "upload": "/public/upload",
+}
+
+
 class Attempt:
     """One of the three operations, sent once with the client."""
 
     def __init__(self, operation):
         self.operation = operation
-        self.path = {
-            "trigger_by_path": "/flows/demo-flow/trigger",
-            "trigger_by_key": "/trigger",
-            "upload": "/public/upload",
-        }[operation]
+        self.path = PATHS[operation]
 
     def send(self, client, value="1"):
-        if self.operation == "trigger_by_path":
-            return trigger_flow(client, {"value": value}, "demo-flow")
-        if self.operation == "trigger_by_key":
-            return trigger_flow(client, {"value": value})
-        return upload_files(client, "1001", [{"value": value}], "demo-flow")
+        if self.operation == "upload":
+            return upload_files(client, "1001", [{"value": value}], "demo-flow")
+        return trigger_flow(client, {"value": value}, "demo-flow" if "path" in self.operation else None)
 
 
-@pytest.fixture(scope="session")
-def key():
-    return KEY
-
-
-@pytest.fixture(params=["trigger_by_path", "trigger_by_key", "upload"])
+@pytest.fixture(params=PATHS)
 def attempt(request):
     return Attempt(request.param)
 
@@ -88,6 +91,12 @@ def attempt(request):
 @pytest.fixture(params=["trigger_by_path", "trigger_by_key"])
 def trigger(request):
     return Attempt(request.param)
+
+
+@pytest.fixture
+def start():
+    """One operation: what the same comes to in each other one, test_responses.py shows."""
+    return Attempt("trigger_by_key")
 
 
 @pytest.fixture
@@ -103,8 +112,7 @@ def service(tmp_path):
 
 @pytest.fixture
 def client(service):
-    with FlowClient(service.base_url, api_key=KEY, timeout=20) as client:
-        yield client
+    return client_of(service)
 
 
 class RawServer:
@@ -148,10 +156,8 @@ def read_request(connection):
             return data, b""
         data += more
     head, _, body = data.partition(b"\r\n\r\n")
-    length = next(
-        (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
-    )
-    while len(body) < length and (more := connection.recv(65536)):
+    found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+    while found and len(body) < int(found[1]) and (more := connection.recv(65536)):
         body += more
     return head, body
 
@@ -167,6 +173,20 @@ def raw_server():
     yield start
     for server in servers:
         server.close()
+
+
+@pytest.fixture
+def released():
+    """An event that a server may wait for, set when the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.fixture
+def issued(tmp_path):
+    """A certificate of this machine, by an authority that no client trusts yet."""
+    return issue_certificate("127.0.0.1", tmp_path)
 
 
 @pytest.fixture

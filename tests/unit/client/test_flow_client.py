@@ -1,7 +1,8 @@
-"""What is said of a failure below HTTP, and that a fault of our own loses no run."""
+"""What a request comes to, over real HTTP; ``tests/unit/test_fault_table.py`` has what each fault does."""
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import threading
@@ -11,19 +12,81 @@ import pytest
 
 from workflow_automation_provider.client.protocol import Run
 from workflow_automation_provider.exceptions import (
+    InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
+    RejectedError,
 )
+from workflow_automation_provider.testing import LocalService
 
-from .conftest import check, trigger_flow
+from .conftest import KEY, check, client_of, trigger_flow
+
+
+def test_request_is_what_the_interface_shows(answering, attempt):
+    server = answering(b'{"run_id": "7"}')
+    attempt.send(client_of(server, headers={"user-agent": "mine"}), "é")
+    ((head, body),) = server.requests
+    line, *headers = head.decode().split("\r\n")
+    named = {name.lower(): value for name, value in (header.split(": ", 1) for header in headers)}
+    assert line == f"POST /api{attempt.path} HTTP/1.1"
+    assert len(named) == len(headers), "a header twice"
+    assert named["host"] == f"127.0.0.1:{server.port}"
+    assert (named["content-type"], named["user-agent"]) == ("application/json", "mine")
+    assert named.get("x-api-key") == (None if attempt.operation == "trigger_by_path" else KEY)
+    expected: dict[str, object] = {"inputs": {"value": "é"}}
+    if attempt.operation == "upload":
+        expected = {"flow_id": "demo-flow", "run_id": "1001", "files": [{"value": "é"}]}
+    assert json.loads(body) == expected
+
+
+@pytest.mark.parametrize("status", [302, 307])
+def test_redirect_is_not_followed(service, client, trigger, status, tmp_path):
+    with LocalService(keys=service.keys, journal=tmp_path / "other.jsonl") as other:
+        location = f"{other.base_url}{trigger.path}"
+        service.faults.add("redirect", status=status, location=location)
+        failure = trigger.send(client)
+        assert other.journal.requests() == []
+    check(failure, OutcomeUnknownError if status == 302 else RejectedError, status=status)
+    assert location in failure.next_step
+
+
+@pytest.mark.parametrize(
+    "response", [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 201 Created\r\nno header\r\n\r\n", b"HTTP/9 x"]
+)
+def test_response_that_is_not_http(raw_server, trigger, response):
+    server = raw_server(response)
+    check(trigger.send(client_of(server)), OutcomeUnknownError)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("flow_id", ["  ", 1.5, "\ud800", "x" * 70_000])
+def test_flow_id_that_is_none(client, flow_id):
+    with pytest.raises(InvalidRequestError, match="flow_id"):
+        trigger_flow(client, {}, flow_id)
+
+
+# Not sent -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["https://nowhere.invalid", "http://127.0.0.1:{port}"])
+def test_host_that_is_not_there(trigger, host):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    client = client_of(f"{host.format(port=port)}/api")
+    failure = check(trigger.send(client), NotSentError, status=None, retry_after=None)
+    url = re.escape(f"{client.base_url}{trigger.path}")
+    assert re.fullmatch(rf"POST {url} was not sent: \[Errno -?\d+\] .+[^.]\.", failure.message)
+
+
+def test_server_that_speaks_no_tls(service, trigger):
+    client = client_of(service.base_url.replace("http:", "https:"))
+    assert "http://" in check(trigger.send(client), NotSentError, "not sent").next_step
+    assert service.journal.requests() == []
 
 
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (httpcore.ConnectTimeout(""), " 20 s "),
-        (httpcore.ReadTimeout(""), " 20 s "),
-        (httpcore.WriteTimeout(""), " 20 s "),
         (httpcore.ConnectError(""), ": the connection failed."),
         (httpcore.ProxyError("It broke."), ": It broke."),
     ],
@@ -61,7 +124,6 @@ def test_close_that_fails_does_not_lose_the_run(client, trigger, monkeypatch):
 def test_callback_that_fails(service, client, handed_over):
     """After the last byte, the outcome is unknown."""
     trigger_flow(client, {}, "demo-flow")
-
     (request,) = client.upload_requests("1001", [{"x": "y" * 100_000}] * 3, "demo-flow")
     sizes = []
 
@@ -70,7 +132,12 @@ def test_callback_that_fails(service, client, handed_over):
         if not handed_over or sum(sizes) == len(request.content):
             raise ValueError("no display")
 
-    with pytest.raises(OutcomeUnknownError if handed_over else NotSentError) as caught:
+    with pytest.raises(OutcomeUnknownError if handed_over else NotSentError, match="ValueError: no display"):
         client.send(request, sent=sent)
-    assert "ValueError: no display" in caught.value.message
     assert handed_over or service.uploads == []
+
+
+def test_response_that_cannot_be_read_leaves_a_doubt(client, trigger, monkeypatch):
+    """Whatever is wrong with the client, the request was sent."""
+    monkeypatch.setattr("workflow_automation_provider.client.responses.read", lambda *_: 1 / 0)
+    check(trigger.send(client), OutcomeUnknownError, "ZeroDivisionError")

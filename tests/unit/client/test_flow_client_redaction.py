@@ -12,23 +12,18 @@ import pytest
 
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.redaction import WITHHELD
-from workflow_automation_provider.exceptions import (
-    RejectedError,
-    WorkflowAutomationError,
-)
+from workflow_automation_provider.exceptions import RejectedError, WorkflowAutomationError
 
-from .conftest import check, trigger_flow, upload_files
+from .conftest import KEY, check, client_of, trigger_flow, upload_files
 from .forms import nowhere
 
 
 @pytest.fixture
-def wire_log(caplog):
+def wire_log(caplog, monkeypatch):
+    for name in ("httpcore.http11", "httpcore.connection"):
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.DEBUG)
     with caplog.at_level(logging.DEBUG):
-        for name in ("httpx", "httpcore.http11", "httpcore.connection"):
-            logging.getLogger(name).setLevel(logging.DEBUG)
         yield caplog
-    for name in ("httpx", "httpcore.http11", "httpcore.connection"):
-        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 def everything(failure):
@@ -38,7 +33,7 @@ def everything(failure):
 
 
 @pytest.mark.parametrize(("operation", "status"), [("trigger_by_key", 400), ("upload", 500)])
-def test_failure_that_echoes_the_key(service, client, key, wire_log, operation, status):
+def test_failure_that_echoes_the_key(service, client, wire_log, operation, status):
     trigger_flow(client, {}, "demo-flow")
     service.faults.add("echo_key", status=status, operation=operation)
     if operation == "upload":
@@ -46,50 +41,41 @@ def test_failure_that_echoes_the_key(service, client, key, wire_log, operation, 
     else:
         failure = trigger_flow(client, {})
     assert failure.quote == WITHHELD
-    nowhere(key, everything(failure))
     assert WITHHELD in wire_log.text, "the wire was not logged"
-    nowhere(key, wire_log.text)
+    nowhere(KEY, everything(failure) + wire_log.text)
 
 
-def test_success_that_echoes_the_key(service, client, key, wire_log):
+def test_success_that_echoes_the_key(service, client, wire_log):
     service.faults.add("echo_key", status=201, times=None)
     run = trigger_flow(client, {})
     assert run.run_id == "1001"
     response = upload_files(client, run.run_id, [{}], "demo-flow")
     assert response == run.response == WITHHELD
     assert WITHHELD in wire_log.text
-    nowhere(key, wire_log.text + json.dumps(run.response) + repr(run) + response)
+    nowhere(KEY, wire_log.text + json.dumps(run.response) + repr(run) + response)
 
 
 @pytest.mark.parametrize("line", ["X-Echo: a\x00{}", "{}"])
-def test_illegal_header_that_holds_the_key(raw_server, key, wire_log, trigger, line):
-    server = raw_server(f"HTTP/1.1 200 OK\r\n{line.format(key)}\r\n\r\n".encode())
-    with FlowClient(server.base_url, api_key=key) as client:
-        nowhere(key, everything(trigger.send(client)))
-    nowhere(key, wire_log.text)
+def test_illegal_header_that_holds_the_key(raw_server, wire_log, trigger, line):
+    server = raw_server(f"HTTP/1.1 200 OK\r\n{line.format(KEY)}\r\n\r\n".encode())
+    nowhere(KEY, everything(trigger.send(client_of(server))) + wire_log.text)
 
 
-def test_status_line_and_redirect_that_hold_the_key(raw_server, key, wire_log):
-    head = (
-        f"HTTP/1.1 307 {key}\r\nLocation: https://evil.example/?k={quote(key)}\r\nContent-Length: 0\r\n\r\n"
-    )
-    server = raw_server(head.encode())
-    with FlowClient(server.base_url, api_key=key) as client:
-        failure = check(trigger_flow(client, {}), RejectedError, status=307)
-        nowhere(key, everything(failure) + repr(client.check()) + repr(client))
-    nowhere(key, wire_log.text)
+def test_status_line_and_redirect_that_hold_the_key(raw_server, wire_log):
+    location = f"Location: https://evil.example/?k={quote(KEY)}"
+    server = raw_server(f"HTTP/1.1 307 {KEY}\r\n{location}\r\nContent-Length: 0\r\n\r\n".encode())
+    client = client_of(server)
+    failure = check(trigger_flow(client, {}), RejectedError, status=307)
+    nowhere(KEY, everything(failure) + repr(client.check()) + repr(client) + wire_log.text)
 
 
 @pytest.mark.parametrize("status", [200, 400])
-def test_nothing_of_a_response_that_was_cut_off_is_quoted(raw_server, key, attempt, status):
-    body = b'{"run_id": "7", "words": "these words are quoted nowhere ' + key[:-1].encode()
+def test_nothing_of_a_response_that_was_cut_off_is_quoted(raw_server, attempt, status):
+    body = b'{"run_id": "7", "words": "these words are quoted nowhere ' + KEY[:-1].encode()
     server = raw_server(b"HTTP/1.1 %d Words\r\nContent-Length: 999\r\n\r\n" % status + body)
-    with FlowClient(server.base_url, api_key=key) as client:
-        outcome = attempt.send(client)
-    text = str(outcome)
-    assert "words are" not in text
-    assert key[:4] not in text
+    text = str(attempt.send(client_of(server)))
     assert "cut off after" in text
+    assert not re.search(f"words are|{KEY[:4]}", text)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +84,7 @@ def test_nothing_of_a_response_that_was_cut_off_is_quoted(raw_server, key, attem
 )
 def test_secret_headers_and_the_password_of_a_proxy_are_withheld(answering, text):
     server = answering(text.encode(), status=400)
-    with FlowClient(
+    client = client_of(
         "http://service.example/api",
         allow_http=True,
         headers={
@@ -107,22 +93,19 @@ def test_secret_headers_and_the_password_of_a_proxy_are_withheld(answering, text
             "X-Team": "data-engineering",
         },
         proxy=f"http://user:p%40ss-9876@127.0.0.1:{server.port}",
-    ) as client:
-        failure = check(trigger_flow(client, {}, "demo-flow"), RejectedError, quote=WITHHELD)
+    )
+    failure = check(trigger_flow(client, {}, "demo-flow"), RejectedError, quote=WITHHELD)
     assert not re.search("hush|p%40ss|p@ss|crumb", everything(failure))
     ((head, _),) = server.requests
     assert b"Bearer hush-1234" in head
 
 
 def test_wire_logs_are_left_alone_once_the_client_is_gone():
-    key = "the-key-of-no-other-test"
+    key, name = "the-key-of-no-other-test", "httpcore.http11"
     client = FlowClient("https://service.example", api_key=key)
-    lines = [
-        logging.LogRecord("httpcore.http11", logging.INFO, "", 0, "the key is %s", (key,), None)
-        for _ in range(2)
-    ]
-    logging.getLogger("httpcore.http11").filter(lines[0])
+    lines = [logging.LogRecord(name, logging.INFO, "", 0, "the key is %s", (key,), None) for _ in range(2)]
+    logging.getLogger(name).filter(lines[0])
     del client
     gc.collect()
-    logging.getLogger("httpcore.http11").filter(lines[1])
+    logging.getLogger(name).filter(lines[1])
     assert [line.getMessage() for line in lines] == [WITHHELD, f"the key is {key}"]

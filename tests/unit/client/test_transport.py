@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from certificates import issue_certificate
-from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.protocol import Run
 from workflow_automation_provider.exceptions import (
     BusyError,
@@ -23,7 +21,7 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
 )
 
-from .conftest import Attempt, check, read_request, trigger_flow
+from .conftest import check, client_of, read_request, trigger_flow
 
 LARGE = "x" * 20_000_000
 
@@ -31,26 +29,14 @@ LARGE = "x" * 20_000_000
 SHORT = 0.25
 
 
-@pytest.fixture
-def start():
-    """One operation: what the same comes to in each other one, test_responses.py shows."""
-    return Attempt("trigger_by_key")
+# One deadline -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def released():
-    """An event that a server may wait for, set when the test is over."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
-def dripping(released, *, first=b"", again=b"x", pause=0.1):
+def dripping(released, first, again, pause=0.1):
     """Answer with ``first``, and then with ``again``, again and again."""
 
     def answer(connection, server):
-        server.requests.append(1)
-        read_request(connection)
+        server.requests.append(read_request(connection))
         connection.sendall(first)
         while not released.wait(pause):
             connection.sendall(again)
@@ -58,46 +44,43 @@ def dripping(released, *, first=b"", again=b"x", pause=0.1):
     return answer
 
 
-# One deadline -------------------------------------------------------------------------------------------
-
-DRIPS = {
-    "header": (b"HTTP/1.1 201 Created\r\nX-Long: ", b"x", 0.1),
-    "early hints": (b"", b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n", 0.1),
-    "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.01),
-}
-
-
-@pytest.mark.parametrize("what", DRIPS)
-def test_head_of_the_response_that_drips(raw_server, released, start, key, what):
-    first, again, pause = DRIPS[what]
-    server = raw_server(dripping(released, first=first, again=again, pause=pause))
-    with FlowClient(server.base_url, api_key=key, timeout=SHORT) as client:
-        begun = time.monotonic()
-        check(start.send(client), OutcomeUnknownError, "0.25 s")
-        assert time.monotonic() - begun > 0.2
-        assert len(server.requests) == 1
-        with pytest.raises(NotSentError, match=r"0\.25 s"):
-            client.check()
+@pytest.mark.parametrize(
+    ("first", "again", "pause"),
+    [
+        (b"HTTP/1.1 201 Created\r\nX-Long: ", b"x", 0.1),
+        (b"", b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n", 0.1),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.01),
+    ],
+    ids=["header", "early hints", "continue"],
+)
+def test_head_of_the_response_that_drips(raw_server, released, start, first, again, pause):
+    server = raw_server(dripping(released, first, again, pause))
+    client = client_of(server, timeout=SHORT)
+    begun = time.monotonic()
+    check(start.send(client), OutcomeUnknownError, "0.25 s")
+    assert time.monotonic() - begun > 0.2
+    assert len(server.requests) == 1
+    with pytest.raises(NotSentError, match=r"0\.25 s"):
+        client.check()
 
 
-def test_head_and_body_have_one_deadline_together(raw_server, released, start, key):
-    """A deadline of its own would leave the body time for 30 bytes, not for 18."""
+def test_head_and_body_have_one_deadline_together(raw_server, released, start):
+    """A deadline of its own would leave the body time for 20 bytes, not for 12."""
     sent = []
 
     def answer(connection, _):
         read_request(connection)
-        released.wait(0.6)
+        released.wait(0.4)
         connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 999\r\n\r\n")
         while not released.wait(0.05):
             connection.sendall(b"x")
             sent.append(b"x")
 
-    with FlowClient(raw_server(answer).base_url, api_key=key, timeout=1.5) as client:
-        check(start.send(client), UnidentifiedError, "1.5 s")
-        assert len(sent) < 24
+    check(start.send(client_of(raw_server(answer), timeout=1)), UnidentifiedError, "1 s")
+    assert len(sent) < 17
 
 
-def test_deadline_of_the_response_begins_when_the_request_was_sent(raw_server, released, upload, key):
+def test_deadline_of_the_response_begins_when_the_request_was_sent(raw_server, released, upload):
     def answer(connection, _):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         released.wait(0.7)
@@ -105,20 +88,16 @@ def test_deadline_of_the_response_begins_when_the_request_was_sent(raw_server, r
         released.wait(0.7)
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine")
 
-    with FlowClient(raw_server(answer).base_url, api_key=key, timeout=1.2) as client:
-        assert upload.send(client, LARGE) == "fine"
+    assert upload.send(client_of(raw_server(answer), timeout=1.2), LARGE) == "fine"
 
 
-def test_proxy_that_drips_its_response_to_connect(raw_server, released, start, key):
-    proxy = raw_server(dripping(released, first=b"HTTP/1.1 200 OK\r\nX-Long: "))
-    with FlowClient(
-        "https://service.example/api", api_key=key, timeout=SHORT, proxy=f"http://127.0.0.1:{proxy.port}"
-    ) as client:
-        outcome = start.send(client)
-    check(outcome, NotSentError, "not sent via the connection's proxy", "0.25 s")
+def test_proxy_that_drips_its_response_to_connect(raw_server, released, start):
+    proxy = raw_server(dripping(released, b"HTTP/1.1 200 OK\r\nX-Long: ", b"x"))
+    client = client_of("https://service.example/api", timeout=SHORT, proxy=f"http://127.0.0.1:{proxy.port}")
+    check(start.send(client), NotSentError, "not sent via the connection's proxy", "0.25 s")
 
 
-def test_tls_handshake_that_drips(raw_server, released, start, key):
+def test_tls_handshake_that_drips(raw_server, released, start):
     def answer(connection, _):
         connection.recv(65536)
         # A handshake record that is announced as 16 KiB long.
@@ -126,9 +105,8 @@ def test_tls_handshake_that_drips(raw_server, released, start, key):
         while not released.wait(0.1):
             connection.sendall(b"\x02")
 
-    server = raw_server(answer)
-    with FlowClient(server.base_url.replace("http:", "https:"), api_key=key, timeout=SHORT) as client:
-        check(start.send(client), NotSentError, "not sent", "0.25 s")
+    client = client_of(raw_server(answer).base_url.replace("http:", "https:"), timeout=SHORT)
+    check(start.send(client), NotSentError, "not sent", "0.25 s")
 
 
 # A request that was not handed over whole ---------------------------------------------------------------
@@ -141,52 +119,39 @@ def not_sent(attempt, client, *words, **facts):
     return check(attempt.send(client, LARGE), NotSentError, "aborted", *words, **facts)
 
 
-def test_service_hangs_up_in_the_middle_of_the_request(raw_server, attempt, key):
+def test_service_hangs_up_in_the_middle_of_the_request(raw_server, attempt):
     def leave(connection, server):
         server.requests.append(connection.recv(65536))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
     server = raw_server(leave)
-    with FlowClient(server.base_url, api_key=key, timeout=10) as client:
-        failure = not_sent(attempt, client, next_step=TOO_LARGE)
+    failure = not_sent(attempt, client_of(server), next_step=TOO_LARGE)
     assert re.search(r"\[Errno \d+\] ", failure.message)
     assert len(server.requests) == 1
-
-
-def early(status, headers, released, *, body=b"too long"):
-    """Answer after the first bytes of a request, and read no more."""
-
-    def answer(connection, server):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        server.requests.append(connection.recv(1024))
-        head = b"HTTP/1.1 %d Early\r\nContent-Length: %d\r\n%b\r\n" % (status, len(body), headers)
-        connection.sendall(head + body)
-        released.wait(10)
-
-    return answer
 
 
 @pytest.mark.parametrize(
     ("status", "kind", "facts"),
     [
-        (413, RejectedError, {"quote": "too long"}),
+        (413, RejectedError, {"quote": '{"run_id": 7}'}),
         (503, BusyError, {"retry_after": 9}),
-        *((status, NotSentError, {}) for status in (200, 500)),
+        (500, NotSentError, {}),
+        (201, Run, {"run_id": "7"}),  # whatever was not read
     ],
 )
-def test_no_run_can_come_of_a_request_that_was_not_read_whatever_the_response(
-    raw_server, released, start, status, kind, facts, key
-):
-    server = raw_server(early(status, b"Retry-After: 9\r\n", released))
-    with FlowClient(server.base_url, api_key=key, timeout=SHORT) as client:
-        check(start.send(client, LARGE), kind, status=status, **facts)
+def test_response_before_the_request_was_read(raw_server, released, start, status, kind, facts):
+    def answer(connection, server):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        server.requests.append(connection.recv(1024))
+        head = b"HTTP/1.1 %d Early\r\nContent-Length: 13\r\nRetry-After: 9\r\n\r\n" % status
+        connection.sendall(head + b'{"run_id": 7}')
+        released.wait(10)
+
+    server = raw_server(answer)
+    outcome = start.send(client_of(server, timeout=SHORT), LARGE)
+    assert type(outcome) is kind
+    assert {name: getattr(outcome, name) for name in facts} == facts
     assert len(server.requests) == 1
-
-
-def test_success_before_the_request_was_read_counts(raw_server, released, start, key):
-    server = raw_server(early(201, b"", released, body=b'{"run_id": "7"}'))
-    with FlowClient(server.base_url, api_key=key, timeout=SHORT) as client:
-        assert start.send(client, LARGE).run_id == "7"
 
 
 @pytest.fixture
@@ -225,53 +190,51 @@ def test_a_signal_handler_does_not_tell_that_the_last_byte_did_not_go(client, tr
     assert b"".join(sends).endswith(b"}}")
 
 
-@pytest.mark.parametrize("error", [TimeoutError("alarm"), OSError("handler"), ValueError("handler")])
-def test_what_is_interrupted_before_its_last_byte_was_not_sent(service, key, start, sends, error):
+def interrupt_with(error):
     def interrupt(data):
         if data.endswith(b"xxx"):
             raise error
 
-    sends.interrupt = interrupt
-    with FlowClient(service.base_url, api_key=key, timeout=SHORT) as client:
-        check(start.send(client, "x" * 300_000), NotSentError, "aborted")
+    return interrupt
+
+
+@pytest.mark.parametrize("error", [TimeoutError("alarm"), OSError("handler"), ValueError("handler")])
+def test_what_is_interrupted_before_its_last_byte_was_not_sent(service, start, sends, error):
+    sends.interrupt = interrupt_with(error)
+    check(start.send(client_of(service, timeout=SHORT), "x" * 300_000), NotSentError, "aborted")
     assert service.runs == []
 
 
 def test_response_that_does_not_come_after_the_request_was_broken_off_is_not_awaited(
-    raw_server, released, upload, key, sends
+    raw_server, released, upload, sends
 ):
     def answer(connection, _):
         connection.recv(1024)
         connection.sendall(b"HTTP/1.1 103 Early Hints\r\n\r\n")
         released.wait(20)
 
-    def interrupt(data):
-        if data.endswith(b"xxx"):
-            raise OSError("handler")
-
-    sends.interrupt = interrupt
-    with FlowClient(raw_server(answer).base_url, api_key=key, timeout=15) as client:
-        begun = time.monotonic()
-        not_sent(upload, client, next_step=TOO_LARGE)
-        assert time.monotonic() - begun < 10
+    sends.interrupt = interrupt_with(OSError("handler"))
+    begun = time.monotonic()
+    not_sent(upload, client_of(raw_server(answer)), next_step=TOO_LARGE)
+    assert time.monotonic() - begun < 10
 
 
 @pytest.mark.parametrize("size", [1, 256 * 1024, 1_000_000])
 def test_the_last_byte_is_announced(service, client, sends, size):
     """The inputs make a body of this size, in pieces of any size."""
     announced = []
-    inputs = {"value": "x" * size}
-    outcome = trigger_flow(
-        client, inputs, "demo-flow", before_last_byte=lambda: announced.append(b"".join(sends))
-    )
+
+    def before_last_byte():
+        announced.append(b"".join(sends))
+
+    outcome = trigger_flow(client, {"value": "x" * size}, "demo-flow", before_last_byte=before_last_byte)
     assert isinstance(outcome, Run)
     (before,) = announced
     assert b"".join(sends) == before + b"}"
     assert len(service.runs) == 1
 
 
-def test_service_stops_reading_over_tls(raw_server, released, tmp_path, upload, key):
-    issued = issue_certificate("127.0.0.1", tmp_path)
+def test_service_stops_reading_over_tls(raw_server, released, issued, upload):
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(issued.certfile)
 
@@ -280,8 +243,8 @@ def test_service_stops_reading_over_tls(raw_server, released, tmp_path, upload, 
             released.wait(20)
 
     address = raw_server(never_read).base_url.replace("http:", "https:")
-    with FlowClient(address, api_key=key, ca_bundle=str(issued.ca_bundle), timeout=0.5) as client:
-        not_sent(upload, client, "0.5 s", status=None, next_step=TOO_LARGE)
+    client = client_of(address, ca_bundle=str(issued.ca_bundle), timeout=0.5)
+    not_sent(upload, client, "0.5 s", status=None, next_step=TOO_LARGE)
 
 
 # Addresses ----------------------------------------------------------------------------------------------
@@ -298,7 +261,7 @@ def resolve(monkeypatch, name, addresses):
     )
 
 
-def test_all_addresses_of_a_host_share_the_time(monkeypatch, key):
+def test_all_addresses_of_a_host_share_the_time(monkeypatch):
     """Twenty, of which none responds, since others fill their queues."""
     addresses: list[tuple[str, int]] = []
     with contextlib.ExitStack() as others:
@@ -312,13 +275,11 @@ def test_all_addresses_of_a_host_share_the_time(monkeypatch, key):
                 other.connect_ex(addresses[-1])
         resolve(monkeypatch, "service.example", addresses)
         began = time.monotonic()
-        base_url = f"http://service.example:{addresses[0][1]}/api"
-        with FlowClient(base_url, api_key=key, allow_http=True, timeout=SHORT) as client:
-            check(trigger_flow(client, {}), NotSentError, "0.25 s")
+        client = client_of(f"http://service.example:{addresses[0][1]}/api", allow_http=True, timeout=SHORT)
+        check(trigger_flow(client, {}), NotSentError, "0.25 s")
     assert time.monotonic() - began < 3
 
 
-def test_next_address_is_tried_where_one_does_not_connect(service, monkeypatch, key):
+def test_next_address_is_tried_where_one_does_not_connect(service, monkeypatch):
     resolve(monkeypatch, "localhost", [("127.0.0.9", service.port), ("127.0.0.1", service.port)])
-    with FlowClient(f"http://localhost:{service.port}/api", api_key=key) as client:
-        assert trigger_flow(client, {}).run_id == "1001"
+    assert trigger_flow(client_of(f"http://localhost:{service.port}/api"), {}).run_id == "1001"
