@@ -264,7 +264,7 @@ def _found(response: Response, request: Request, redact: Redactor) -> Run | str 
     except RecursionError:
         return ValueError("it is nested too deeply")
     except ValueError as error:
-        return ValueError(redact.text(str(error)))
+        return error
     return Run(run_id, run_link, request.flow_id, kept)
 
 
