@@ -42,10 +42,10 @@ GROUPS = {
     """,
     "execution/retry.py": "execution/test_retry.py",
     "execution/upload.py": """
-        execution/test_upload.py execution/test_wait*.py execution/test_words.py hooks/test_lineage.py
+        execution/test_upload.py execution/test_wait*.py execution/test_words.py test_lineage.py
     """,
     "operators/base.py operators/flows.py": """
-        decorators/test_flows.py execution/test_upload.py execution/test_wait*.py execution/test_words.py hooks/test_lineage.py
+        decorators/test_flows.py execution/test_upload.py execution/test_wait*.py execution/test_words.py test_lineage.py
         operators/test_asset_events.py operators/test_flows*.py test_argument_errors.py test_promise_runs.py
     """,
     "plugins/decision.py": "plugins/test_decision.py",

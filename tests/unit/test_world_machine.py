@@ -345,7 +345,12 @@ def _airflow(airflow_home):
         yield
 
 
-ACTS = [("says", 0, "started"), ("says", 0, "success"), ("clear", True), ("lose", [("try", 0, [])])]
+ACTS: list[Any] = [
+    ("says", 0, "started"),
+    ("says", 0, "success"),
+    ("clear", True),
+    ("lose", [("try", 0, [])]),
+]
 WHERE = [("claim", True), ("start_again", True), ("claim", False), ("start_again", False), ("fail", False)]
 
 

@@ -74,9 +74,11 @@ class FlowClient:
         self._redactor = Redactor(settings.secrets(), key=self._api_key or "")
         guard_wire_logs(self._redactor)
         self._transport = self._make_transport(settings)
+        headers = httpx.Headers(_HEADERS)
+        headers.update(settings.headers)
         self._http = httpx.Client(
             transport=self._transport,
-            headers={**_HEADERS, **settings.headers},
+            headers=headers,
             follow_redirects=False,
             # Requests are independent of each other, so cookies that the service sets are not kept.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
@@ -179,16 +181,15 @@ class FlowClient:
             try:
                 built = self._http.build_request("POST", request.url, content=content, **message)
                 response = self._http.send(built, stream=True)
-            except WorkflowAutomationError:
-                raise  # of a file
-            except Exception as error:
-                failure = responses.no_response(request, error, progress, self._redactor, self._via)
-            else:
                 try:
                     return self._result(response, progress, request)
                 finally:
                     with suppress(Exception):  # the response is known
                         response.close()
+            except WorkflowAutomationError:
+                raise
+            except Exception as error:
+                failure = responses.no_response(request, error, progress, self._redactor, self._via)
         raise failure  # not above: nothing has redacted the text of the other
 
     def upload_requests(

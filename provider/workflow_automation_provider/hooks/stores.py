@@ -169,7 +169,7 @@ class Store:
         return {
             key: info
             for key, info in found.items()
-            if matches(key.removesuffix("/")) and not (key.endswith("/") and info.get("size") == 0)
+            if matches(key) and not (key.endswith("/") and info.get("size") == 0)
         }
 
     def _list(self, root: str, depth: int | None) -> dict[str, _Info]:
