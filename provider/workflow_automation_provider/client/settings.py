@@ -104,9 +104,8 @@ def _headers(value: Any, read: Mapping[str, Any]) -> dict[str, str]:
 def _callback_base_url(value: Any, read: Mapping[str, Any]) -> str:
     from workflow_automation_provider.client.protocol import parse_base_url
 
-    # Missing only if it is invalid, which has an error of its own.
     return parse_base_url(
-        _text(value, read), allow_http=read.get("allow_http", True), name="the URL", example=CALLBACK_EXAMPLE
+        _text(value, read), allow_http=read.get("allow_http", False), name="the URL", example=CALLBACK_EXAMPLE
     )
 
 

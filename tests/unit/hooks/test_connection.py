@@ -136,17 +136,10 @@ def test_extra_that_is_no_json_object(extra):
     assert "hush-1" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("extra", "words", "unsaid"),
-    [
-        ({"time_out": "hush-1"}, "'time_out'.*'timeout'", "hush-1"),
-        ({"allow_http": "x", "callback_base_url": "http://a"}, "extra 'allow_http'", "callback_base_url"),
-    ],
-)
-def test_only_what_is_wrong_is_named(connect, extra, words, unsaid):
-    with pytest.raises(InvalidRequestError, match=words) as caught:
-        connect(extra=extra).get_conn()
-    assert unsaid not in str(caught.value)
+def test_an_unknown_extra_is_named(connect):
+    with pytest.raises(InvalidRequestError, match=r"'time_out'.*'timeout'") as caught:
+        connect(extra={"time_out": "hush-1"}).get_conn()
+    assert "hush-1" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
