@@ -405,7 +405,7 @@ def hint(error: Exception, progress: SendProgress, via: str) -> str:
         return "Check the connection's CA bundle, and that the base URL has the host name that the certificate is for."
     if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
         return "Check the connection's base URL: it must begin with http:// if the service does not use TLS."
-    return f"Check {'the proxy and ' if via else ''}the connection's base URL."
+    return f"Check that the service is up, {'the proxy, ' if via else ''}and the connection's base URL."
 
 
 def described(error: Exception, progress: SendProgress, redact: Redactor) -> str:

@@ -165,7 +165,8 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with: clearing it starts all items again."""
         rest = (
-            "Clearing the task starts all items again: start those that have no run in a batch of their own."
+            "Unless Airflow retries the task, start the items that have no run in a batch of their own: clearing the task "
+            "starts all again."
         )
         again = self.on_unknown_start == "start_again"
         return task_error(
