@@ -110,16 +110,6 @@ class FlowNotifier(BaseNotifier):
         except Exception as error:
             self._log_failure(error, code)
 
-    async def async_notify(self, context: Context) -> None:
-        """
-        Start a run with the rendered arguments in another thread, and log an error rather than raise it.
-
-        :param context: the callback's context
-        """
-        from asgiref.sync import sync_to_async
-
-        await sync_to_async(self.notify, thread_sensitive=False)(context)
-
     def _log_failure(self, error: Exception, code: Code) -> None:
         """Log an error without secrets; the code tells whether a run may have been started, unless the error does."""
         from airflow.providers.common.compat.sdk import AirflowNotFoundException
