@@ -370,9 +370,7 @@ class RunStarter:
             raise error.with_facts(next_step=closed) if facts.is_closed else error
         waited = f"No run claimed this start within claim_timeout ({self._claim_timeout})."
         if not facts.is_closed:
-            raise error.with_facts(
-                next_step=f"{waited} If Airflow retries the task, wait: until then one can claim it."
-            )
+            raise error.with_facts(next_step=f"{waited} One still can: wait for the next try.")
         revoked = Code.START_REVOKED
         raise error.with_facts(code=revoked, consequence=revoked.consequence, next_step=waited)
 

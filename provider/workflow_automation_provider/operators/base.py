@@ -108,7 +108,8 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         """The hook of this operator's connection, stopped if the task was ended before."""
         from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-        hook = WorkflowAutomationHook(self.workflow_automation_conn_id)
+        # Stored at once: a signal may end the task before this returns.
+        hook = self.__dict__["hook"] = WorkflowAutomationHook(self.workflow_automation_conn_id)
         if self.is_ended:
             hook.stop()
         return hook

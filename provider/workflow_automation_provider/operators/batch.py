@@ -165,8 +165,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with: clearing it starts all items again."""
         rest = (
-            "Unless Airflow retries the task, start the items that have no run in a batch of their own: clearing the task "
-            "starts all again."
+            "Unless Airflow retries the task, start items without a run in another batch: a Clear starts all."
         )
         again = self.on_unknown_start == "start_again"
         return task_error(
