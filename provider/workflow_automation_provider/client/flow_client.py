@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -68,6 +69,7 @@ class FlowClient:
             raise InvalidRequestError(
                 "The base URL contains the API key, and would reveal it in logs: put the key only in the API key field (password)."
             )
+        settings = dataclasses.replace(settings, proxy=self._choose_proxy(settings.proxy))
         self._file_format = settings.file_format
         self._busy_statuses = settings.busy_statuses
         self._seconds = settings.timeout
@@ -89,13 +91,16 @@ class FlowClient:
         # A shorter key would be found in other words.
         return self._api_key is not None and len(self._api_key) >= 8 and self._api_key in text
 
-    def _make_transport(self, settings: Settings) -> Transport:
-        proxy = settings.proxy
+    def _choose_proxy(self, proxy: str | None) -> str | None:
+        """Return the explicit proxy, or that of the environment, which never applies to this machine itself."""
         self._via = " via the connection's proxy" if proxy else ""
-        # The environment's never applies to this machine itself.
         if not proxy and not protocol.is_loopback(urlsplit(self.base_url).hostname or ""):
             proxy = environment_proxy(self.base_url)
             self._via = " via the proxy from the environment (HTTPS_PROXY and the like)" if proxy else ""
+        return proxy
+
+    def _make_transport(self, settings: Settings) -> Transport:
+        proxy = settings.proxy
         tls = tls_context(settings, self.base_url, proxy or "")
         try:
             urlsplit(proxy or "")  # stricter than httpx, which takes some invalid URLs for host names

@@ -146,7 +146,7 @@ def read(
     response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
 ) -> Run | str:
     """
-    Return what the response to a request says.
+    Return what the response to a request says. After an unexpected error, its status and ``Retry-After`` count alone.
 
     Follows section 4 of the interface. The status of an upload says that the files were accepted, so any body is valid but
     a web page, such as that of a login, whatever it is declared as.
@@ -155,6 +155,20 @@ def read(
     :return: the run that a trigger started, or the response to an upload
     :raises WorkflowAutomationError: what the first of :data:`ROWS` that fits says
     """
+    try:
+        return _read(response, request, redact, busy_statuses)
+    except WorkflowAutomationError:
+        raise
+    except Exception as error:
+        headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
+        why = f"it could not be read ({type(error).__name__})"
+        response = response._replace(headers=headers, body=b"", incomplete=why)
+    return _read(response, request, redact, busy_statuses)
+
+
+def _read(
+    response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int]
+) -> Run | str:
     result = _found(response, request, redact)
     row = row_of(response, request, result, busy_statuses)
     if row.outcome is not None:

@@ -180,8 +180,10 @@ def _below(folder: str, parts: list[str], seen: set[tuple[str, int]]) -> Iterato
         path = f"{folder}{name}"
         try:
             state = os.lstat(path) if part == "**" or not rest else os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                continue
+            raise
         if not rest:
             yield path
         elif stat.S_ISDIR(state.st_mode):

@@ -8,6 +8,7 @@ once more before the last byte of the request is sent.
 from __future__ import annotations
 
 import asyncio
+import fnmatch
 import functools
 import mimetypes
 import re
@@ -16,11 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime
-from glob import escape
 from typing import Any, cast
 
 from airflow.sdk import ObjectStoragePath
-from fsspec.utils import glob_translate  # type: ignore[import-untyped]  # has no types
 
 from workflow_automation_provider.client import files as body
 from workflow_automation_provider.client.files import File, is_wrong_path, reason
@@ -152,24 +151,26 @@ class Store:
     def find(self, path: str, *, is_prefix: bool) -> dict[str, _Info]:
         """Return what is below a prefix, or what a glob names, by key."""
         magic = MAGIC.search(path)
-        root = path[: max(path.rfind("/", 0, magic.start()), 0)] if magic else path
-        below = f"{path.rstrip('/')}/"
-        pattern = f"{below}**" if is_prefix else path
-        self._listings.append((root, None if "**" in pattern else pattern.count("/") - root.count("/")))
+        root, parts = path, ["**"]
+        if magic:
+            root = path[: max(path.rfind("/", 0, magic.start()), 0)]
+            parts = [*path[len(root) + 1 :].split("/"), *["**"] * is_prefix]
+        self._listings.append((root, None if "**" in parts else len(parts)))
         found = self._list(*self._listings[-1])
         self._listed += len(found)
         self.fs.invalidate_cache()  # what was listed may be much, and all that is needed of it was taken
-        # What looks like a pattern may be a key, and so may a prefix be.
-        if path in found and not is_prefix:
+        if path in found and not is_prefix:  # what looks like a pattern may be a key
             return {path: found[path]}
-        if is_prefix and any(key.startswith(below) for key in found):
-            pattern = f"{escape(below)}**"
-        matches = re.compile(glob_translate(pattern)).match
-        # An empty object whose key ends in a slash is written to show a folder.
+        if is_prefix and any(key.startswith(f"{path}/") for key in found):  # and so may a prefix be
+            root, parts = path, ["**"]
+        below = f"{root.rstrip('/')}/"
         return {
             key: info
             for key, info in found.items()
-            if matches(key) and not (key.endswith("/") and info.get("size") == 0)
+            # An empty object whose key ends in a slash is written to show a folder.
+            if key.startswith(below)
+            and not (key.endswith("/") and info.get("size") == 0)
+            and _fits(key[len(below) :].removesuffix("/").split("/"), parts)
         }
 
     def _list(self, root: str, depth: int | None) -> dict[str, _Info]:
@@ -222,6 +223,15 @@ def _below(fs: Any, folder: str, depth: int | None) -> Iterator[tuple[str, _Info
             yield info["name"], info
         elif depth != 1 and path != folder.rstrip("/"):
             yield from _below(fs, path, depth and depth - 1)
+
+
+def _fits(key: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Return whether the parts of a key match those of a glob, of which ``**`` stands for any number."""
+    if not pattern or not key:
+        return not pattern and not key
+    if pattern[0] == "**":
+        return len(pattern) == 1 or _fits(key, pattern[1:]) or _fits(key[1:], pattern)
+    return bool(key[0]) and fnmatch.fnmatchcase(key[0], pattern[0]) and _fits(key[1:], pattern[1:])
 
 
 def _text(value: object) -> str:
@@ -287,7 +297,7 @@ def _readable(name: str, source: object) -> Iterator[None]:
     except FileNotFoundError:
         raise FileUnavailableError(f"{name}: there is no file at {url}.") from None
     except Exception as error:  # object stores raise all kinds of exceptions
-        raise unusable(f"{name}: {url} cannot be read", error) from None
+        raise FileUnavailableError(f"{name}: {url} cannot be read: {reason(error)}.") from None
 
 
 def _stored_file(store: Store, key: str, info: _Info) -> _StoredFile:

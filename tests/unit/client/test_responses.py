@@ -93,6 +93,30 @@ def test_every_status_has_its_outcome(operation, early):
             check(failure, kind, str(status), retry_after=seconds, quote="later")
 
 
+class BrokenRedactor(Redactor):
+    """Fails with what a service sends."""
+
+    def reveals(self, text, **options):
+        if text.startswith("{"):
+            raise ZeroDivisionError
+        return super().reveals(text, **options)
+
+
+@pytest.mark.parametrize(
+    ("operation", "status", "kind"),
+    [
+        (BY_KEY, 429, BusyError),
+        (BY_KEY, 400, RejectedError),
+        (BY_PATH, 201, UnidentifiedError),
+        (UPLOAD, 200, str),
+    ],
+)
+def test_a_response_that_cannot_be_read_has_the_outcome_of_its_status(operation, status, kind):
+    response = Response(status, {"retry-after": "17"}, b'{"run_id": "7"}')
+    read = lambda: responses.read(response, REQUESTS[operation], BrokenRedactor([], key=KEY))  # noqa: E731
+    check(conftest.outcome_of(read), kind)
+
+
 PAGE = Path(__file__).parents[3] / "docs" / "promises.md"
 
 

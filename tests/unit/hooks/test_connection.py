@@ -327,6 +327,9 @@ def test_proxy_that_is_not_there_is_named(connect, monkeypatch, by_environment, 
 
 
 def test_broken_proxy_of_the_environment_is_named_as_such(connect, monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://u:hush-1234@proxy.example")
+    with connect(host="service.example") as hook:
+        assert "hush" not in hook.get_conn().redact("You are u:hush-1234")
     monkeypatch.setenv("HTTPS_PROXY", "ftp://u:hush-1@proxy.example")
     with pytest.raises(InvalidRequestError, match="HTTPS_PROXY") as caught:
         connect().get_conn()

@@ -37,6 +37,11 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_a_link_to_itself_is_no_folder(folder):
+    Path("loop").symlink_to("loop")
+    assert [file.location for file in resolved("*/d.csv")] == ["sub/d.csv"]
+
+
 class _PathLike(ObjectStoragePath):
     """As one is before universal-pathlib 0.3."""
 
