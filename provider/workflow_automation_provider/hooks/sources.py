@@ -4,7 +4,7 @@ Find the files that a DAG author names, and read them in order. Nothing is silen
 Local names are matched here, because ``glob`` leaves out folders that it cannot list.
 """
 # A Path would double the cost of reading a small file.
-# ruff: noqa: PTH109, PTH112, PTH116, PTH208
+# ruff: noqa: PTH109, PTH116
 
 from __future__ import annotations
 
@@ -158,14 +158,14 @@ def _glob(pattern: str) -> Iterator[str]:
     parts = [*filter(None, pattern[len(root) :].split("/"))]
     if parts[-1] == "**":  # what is in any folder
         parts.append("*")
-    for path in _below(root, parts, set()):
+    for path, is_folder in _below(root, parts, set()):
         # ** also matches what is in a folder; without it, a folder among the matches is an error.
-        if "**" not in parts or not os.path.isdir(path):
+        if not (is_folder and "**" in parts):
             yield path
 
 
-def _below(folder: str, parts: list[str], seen: set[tuple[str, int]]) -> Iterator[str]:
-    """Yield what the parts of a glob name in a folder, if they were not looked for there before."""
+def _below(folder: str, parts: list[str], seen: set[tuple[str, int]]) -> Iterator[tuple[str, bool]]:
+    """Yield what the parts of a glob name in a folder, if they were not looked for there before, and whether it is a folder."""
     place = os.path.realpath(folder), len(parts)
     if place in seen:
         return
@@ -174,24 +174,38 @@ def _below(folder: str, parts: list[str], seen: set[tuple[str, int]]) -> Iterato
     if part == "**":
         yield from _below(folder, rest, seen)
         rest = parts
-    for name in _listed(folder) if MAGIC.search(part) else [part]:
-        if not fnmatch.fnmatchcase(name, part) or name[0] == "." != part[0]:
-            continue
-        path = f"{folder}{name}"
-        try:
-            state = os.lstat(path) if part == "**" or not rest else os.stat(path)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                continue
-            raise
+    for path, is_folder in _named(folder, part):
         if not rest:
-            yield path
-        elif stat.S_ISDIR(state.st_mode):
+            yield path, is_folder
+        elif is_folder:
             yield from _below(f"{path}/", rest, seen)
 
 
-def _listed(folder: str) -> list[str]:
+def _named(folder: str, part: str) -> list[tuple[str, bool]]:
+    """Return what one part of a glob names in a folder, in order, and whether that is a folder; of ``**``, a link is none."""
+    if not MAGIC.search(part):
+        path = f"{folder}{part}"
+        is_folder = _is_folder(path)
+        return [(path, is_folder)] if is_folder or os.path.lexists(path) else []
     try:
-        return sorted(os.listdir(folder or "."))
+        entries = os.scandir(folder or ".")  # tells folders without a look at each
     except (FileNotFoundError, NotADirectoryError):
         return []
+    found = []
+    with entries:
+        for entry in entries:
+            if fnmatch.fnmatchcase(entry.name, part) and (entry.name[0] != "." or part[0] == "."):
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if part != "**" and entry.is_symlink():
+                    is_folder = _is_folder(entry.path)
+                found.append((f"{folder}{entry.name}", is_folder))
+    return sorted(found)
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
+        raise

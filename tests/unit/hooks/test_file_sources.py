@@ -190,14 +190,14 @@ def test_a_local_folder_that_cannot_be_listed(tmp_path, monkeypatch, pattern, co
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.csv").touch()
-    listdir = os.listdir
+    scandir = os.scandir
 
     def fail(path):
         if path.rstrip("/") == f"{tmp_path}/b":
             raise OSError(code, os.strerror(code), path)
-        return listdir(path)
+        return scandir(path)
 
-    monkeypatch.setattr(os, "listdir", fail)
+    monkeypatch.setattr(os, "scandir", fail)
     with pytest.raises(FileUnavailableError) as caught:
         resolved(f"{tmp_path}/{pattern}")
     assert f"files[0]: the folder '{tmp_path}/b'" in caught.value.message
