@@ -278,7 +278,7 @@ def _found(response: Response, request: Request, redact: Redactor) -> Run | str 
     except RecursionError:
         return ValueError("it is nested too deeply")
     except ValueError as error:
-        return error
+        return ValueError(redact.text(str(error)))
     return Run(run_id, run_link, request.flow_id, kept)
 
 
@@ -307,6 +307,9 @@ def _read_json(response: Response) -> Any:
         raise ValueError(response.incomplete)
     if not response.body.strip():
         raise ValueError("it is empty")
+    coding = response.headers.get("content-encoding", "").strip().lower()
+    if coding not in ("", "identity"):
+        raise ValueError(f"it is compressed ({coding!a}) although no compression was requested")
     try:
         # NaN, as text since no database stores it, is no reason to lose a run whose id is in the same response.
         return json.loads(response.body, parse_float=_float, parse_constant=_NotFinite)

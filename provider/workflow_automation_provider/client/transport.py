@@ -297,8 +297,13 @@ class _Connection(httpcore.NetworkBackend):
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise httpcore.ConnectError(str(error)) from error
+        addresses = [*dict.fromkeys(str(address[0]) for *_, address in found)]
+        if len(addresses) == 1:
+            addresses = [
+                host
+            ]  # as it was written: the resolver strips the interface from a link-local address
         # One by one, because httpcore would allow the full timeout for each address.
-        for address in dict.fromkeys(str(address[0]) for *_, address in found):
+        for address in addresses:
             self.progress.check_stop()
             time_left = self.progress.time_left()
             try:

@@ -113,8 +113,8 @@ class BrokenRedactor(Redactor):
 )
 def test_a_response_that_cannot_be_read_has_the_outcome_of_its_status(operation, status, kind):
     response = Response(status, {"retry-after": "17"}, b'{"run_id": "7"}')
-    read = lambda: responses.read(response, REQUESTS[operation], BrokenRedactor([], key=KEY))  # noqa: E731
-    check(conftest.outcome_of(read), kind)
+    request, redactor = REQUESTS[operation], BrokenRedactor([], key=KEY)
+    check(conftest.outcome_of(lambda: responses.read(response, request, redactor)), kind)
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "promises.md"
@@ -253,18 +253,20 @@ def test_a_web_page_does_not_say_that_files_were_accepted():
 
 @pytest.mark.parametrize("operation", [BY_PATH, BY_KEY])
 @pytest.mark.parametrize(
-    ("body", "incomplete", "why"),
+    ("body", "options", "why"),
     [
-        (b" \n", "", "empty"),
-        (b'{"run_id": "7"} x', "", "not JSON"),
-        (b'{"run_id": "\xff"}', "", "not JSON"),
-        (gzip.compress(b"{}", mtime=0), "", "not JSON"),
-        (b'{"run_', CUT_OFF, CUT_OFF),
-        (b"[" * 100_000 + b"]" * 100_000, "", "nested"),
+        (b" \n", {}, "empty"),
+        (b'{"run_id": "7"} x', {}, "not JSON"),
+        (b'{"run_id": "\xff"}', {}, "not JSON"),
+        (gzip.compress(b"{}", mtime=0), {}, "not JSON"),
+        (gzip.compress(b"{}", mtime=0), {"headers": {"content-encoding": " GZip "}}, "'gzip'"),
+        (b"{}", {"headers": {"content-encoding": KEY}}, WITHHELD),
+        (b'{"run_', {"incomplete": CUT_OFF}, CUT_OFF),
+        (b"[" * 100_000 + b"]" * 100_000, {}, "nested"),
     ],
 )
-def test_a_run_whose_response_cannot_be_used(operation, body, incomplete, why):
-    check(failure_of(operation, 201, body, incomplete=incomplete), UnidentifiedError, why)
+def test_a_run_whose_response_cannot_be_used(operation, body, options, why):
+    check(failure_of(operation, 201, body, **options), UnidentifiedError, why)
 
 
 @pytest.mark.parametrize(
