@@ -111,8 +111,8 @@ def _callback_base_url(value: Any, read: Mapping[str, Any]) -> str:
 
 def _statuses(value: Any, _: Mapping[str, Any]) -> frozenset[int]:
     if isinstance(value, str):
-        value = value.split(",")
-    texts = [str(part).strip() for part in (value if isinstance(value, list) else [value])]
+        value = [part.strip() for part in value.split(",")]
+    texts = [*map(str, value if isinstance(value, list) else [value])]
     if not all(re.fullmatch("[45][0-9]{2}", text) for text in texts):
         raise ValueError("statuses from 400 to 599")
     return frozenset(map(int, texts))
@@ -134,8 +134,15 @@ class Field(NamedTuple):
     """In the form; the first is the placeholder."""
 
 
-def _field(*described: Any, default: Any = None, secret: bool = False) -> Any:
-    label, kind, check, help_, *examples = described
+def _field(
+    label: str,
+    kind: str,
+    check: Callable[[Any, Mapping[str, Any]], Any],
+    help_: str,
+    *examples: str,
+    default: Any = None,
+    secret: bool = False,
+) -> Any:
     field = Field(label, kind, check, help_, examples)
     how = "default_factory" if callable(default) else "default"
     return dataclasses.field(**{how: default}, repr=not secret, metadata={"field": field})
