@@ -350,15 +350,18 @@ ACTS: list[Any] = [
     ("says", 0, "success"),
     ("clear", True),
     ("lose", [("try", 0, [])]),
+    "lost",
 ]
-WHERE = [("claim", True), ("start_again", True), ("claim", False), ("start_again", False), ("fail", False)]
+WHERE = [("claim", True), ("start_again", True), ("fail", True), ("claim", False), ("fail", False)]
 
 
 def happens(policy, waits, act, number, *, in_a_retry):
-    """Have something happen at a call of a try that is in doubt, or of the next one; return whether there was such a call."""
+    """Have something happen at a call of a try that is in doubt, or of one after a kill; return whether there was such a call."""
     script = [(("any", number), act)]
     task = Task()
-    first = ("try", HONEST.index(("drop_after", {})), [] if in_a_retry else script)
+    first = ("try", HONEST.index(("drop_after", {})), script)
+    if in_a_retry:
+        first = ("try", HONEST.index(None), [(("after send", 0), "kill")])
     task.begin(policy=policy, waits=waits, asks=True, names=True, again=False, first=first)
     if in_a_retry:
         task.do(("try", HONEST.index(None), script))
