@@ -15,6 +15,7 @@ import json
 import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,7 @@ def duration(time: timedelta) -> str:
 _SOURCE = Path(__file__).with_name("page.html").read_text("utf-8")
 _ENVIRONMENT = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
 _ENVIRONMENT.filters |= {"shown": shown, "web": web_link, "duration": duration}
+_ENVIRONMENT.filters["segment"] = partial(quote, safe="")  # of a path
 _ENVIRONMENT.globals |= {"State": State, "MAX_ROWS": MAX_ROWS, "MAX_TASKS": MAX_TASKS}
 _TEMPLATE = _ENVIRONMENT.from_string(_SOURCE)
 

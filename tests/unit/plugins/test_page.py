@@ -609,6 +609,7 @@ class TestHostileTexts:
         digest = "d" * 64
         start = entry_of(Start(1, 0, ago(9), 2, token=digest))
         columns = {"state": "failed", "max_tries": 2, "map_index": -1, "date": ago(9)}
+        columns |= dict.fromkeys(("dag_id", "run_id", "task_id"), "x")
         row = SimpleNamespace(**{**dict.fromkeys(page._COLUMNS), **columns})
         names = "start/1/0", "start/\u0663/0", "start/x", "outcome/1/0", "batch", "run"
         keys = [f"workflow_automation_{name}" for name in names]
