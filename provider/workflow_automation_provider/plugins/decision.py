@@ -108,7 +108,7 @@ def decide(said: Said, seen: Seen, now: datetime) -> tuple[Verdict, Spoken]:
     match verdict, said:
         case Verdict.CLAIM, Started():
             spoken = spoken._replace(claim=Claim(now, said.run_id, said.run_link))
-        case Verdict.GO_ON, _ if spoken.claim and said.run_id and not spoken.claim.run_id:
+        case Verdict.GO_ON, _ if spoken.claim:
             spoken = spoken._replace(claim=spoken.claim._replace(run_id=said.run_id))
         case Verdict.END, Ended():
             spoken = spoken._replace(end=End(now, said.status, said.run_id, said.result, said.message))

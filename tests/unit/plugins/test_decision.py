@@ -21,8 +21,8 @@ SAID: list[Said] = [
     for said in (
         Started(run_id, "http://run"),
         Running("half", 0.5, run_id),
-        Ended("success", {"rows": 1}, "done", run_id),
-        Ended("success", {"rows": True}, "done", run_id),
+        Ended("success", {"rows": 1, "of": 2}, "done", run_id),
+        Ended("success", {"rows": True, "of": 2}, "done", run_id),
     )
 ]
 TASKS = "running", "restarting", "awaiting_input", "success", "ended", None
@@ -33,7 +33,7 @@ def all_seen():
     spoken = [
         Spoken(claim=claim, end=end, stopped=stopped)
         for claim in (None, Claim(THEN), Claim(THEN, "7"))
-        for end in (None, *(End(THEN, "success", run_id, {"rows": 1}, "done") for run_id in RUN_IDS))
+        for end in (None, *(End(THEN, "success", run_id, {"rows": 1, "of": 2}, "done") for run_id in RUN_IDS))
         for stopped in (None, THEN)
     ]
     places = [(True, True, entered) for entered in RUN_IDS]
