@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +39,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("what was seen")
         for line in _notes:
             terminalreporter.write_line(line)
+
+
+def executions_seen(home: Path, run_id: str) -> int:
+    """Return how often the schedulers of an Airflow have seen the tasks of a DAG run leave their worker."""
+    seen = re.compile(rf"state (?:success|failed) for task instance .*run_id='{run_id}'")
+    outputs = (path.read_text(errors="replace") for path in (home / "outputs").glob("*scheduler*"))
+    return sum(len(seen.findall(output)) for output in outputs)
 
 
 class Flow:
