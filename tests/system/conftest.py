@@ -24,14 +24,11 @@ __all__ = ["note", "pytest_terminal_summary"]
 
 ORDER = [
     "test_callbacks",
-    "test_strangers",
     "test_page",
-    "test_examples",
     "test_cookbook",
     "test_browser",
     "test_waits",
     "test_kills",
-    "test_restarts",
     "test_backfill",
     "test_key_is_nowhere",
 ]
