@@ -184,28 +184,22 @@ def test_a_field_of_the_result_is_passed_on(
     assert "['result']['files'] of task first" in str(error)
 
 
-def test_a_key_that_no_start_has_is_an_error_of_the_dag():
-    with DAG("wrong", schedule=None):
-        first = TriggerFlowOperator(task_id="first")
-        with pytest.raises(ValueError, match=r"first has no 'rows'.*output\['result'\]\['rows'\]"):
-            first.output["rows"]
-
-
 def no_inputs():
     return {}
 
 
-@pytest.mark.parametrize("kind", ["decorated", "mapped"])
-def test_a_field_by_airflows_own_output_is_an_error_of_the_dag(kind):
+def test_a_key_that_no_start_has_is_an_error_of_the_dag():
+    """By the output of the operator, which says more, or by Airflow's own."""
     with DAG("wrong", schedule=None):
-        output: Any = (
-            trigger_flow_task(task_id="first")(no_inputs)()
-            if kind == "decorated"
-            else TriggerFlowOperator.partial(task_id="first").expand(inputs=[{}]).output
-        )
-        TriggerFlowOperator(task_id="whole", inputs={"a": output["result"]})
-        with pytest.raises(ValueError, match="first has no 'rows'"):
-            TriggerFlowOperator(task_id="second", inputs={"a": [output["result"]["rows"]]})
+        single = TriggerFlowOperator(task_id="first")
+        with pytest.raises(ValueError, match=r"first has no 'rows'.*output\['result'\]\['rows'\]"):
+            single.output["rows"]
+        decorated: Any = trigger_flow_task(task_id="decorated")(no_inputs)()
+        mapped: Any = TriggerFlowOperator.partial(task_id="mapped").expand(inputs=[{}]).output
+        for number, output in enumerate((decorated, mapped)):
+            TriggerFlowOperator(task_id=f"whole_{number}", inputs={"a": output["result"]})
+            with pytest.raises(ValueError, match=f"{output.operator.task_id} has no 'rows'"):
+                TriggerFlowOperator(task_id=f"field_{number}", inputs={"a": [output["result"]["rows"]]})
 
 
 def test_paired_by_position_files_go_to_the_wrong_run(run_dag, service):
