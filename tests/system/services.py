@@ -63,8 +63,3 @@ class Service:
     def add_fault(self, kind: str, case: str, **options: Any) -> None:
         """Script a fault for a DAG run."""
         self.control.add_fault(kind, inputs={"case": case}, **options)
-
-    def struck(self, case: str, **inputs: Any) -> bool:
-        """Tell whether the faults of a DAG run have all struck."""
-        wanted = {"case": case, **inputs}
-        return all(f["remaining"] == 0 for f in self.control.faults() if f.get("inputs") == wanted)

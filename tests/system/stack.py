@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import NullPool, create_engine, text
 
 from airflow_launcher.airflow import API_SERVER, DAG_PROCESSOR, SCHEDULER, TRIGGERER, Airflow, Component
 from airflow_launcher.databases import PostgreSQL
@@ -22,6 +22,13 @@ HERE = Path(__file__).parent
 WORKERS = ("worker-1", "worker-2")
 USERS = {"flow": "user", "operator": "op", "viewer": "viewer"}  # their roles
 JWT_SECRET = "a secret of the tests, long enough for HS512, which wants 64 bytes"
+
+
+def query(url: str, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+    """Run a statement in a database, and return its rows."""
+    with create_engine(url, poolclass=NullPool).begin() as connection:
+        done = connection.execute(text(statement), values)
+        return [tuple(row) for row in done] if done.returns_rows else []
 
 
 class Redis:
@@ -138,13 +145,7 @@ class Stack(Airflow):
 
     def query(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         """Run a statement in the metadata database, and return its rows."""
-        engine = create_engine(self.postgresql.url)
-        try:
-            with engine.begin() as connection:
-                done = connection.execute(text(statement), values)
-                return [tuple(row) for row in done] if done.returns_rows else []
-        finally:
-            engine.dispose()
+        return query(self.postgresql.url, statement, **values)
 
     def is_parked(self, dag_id: str, run_id: str) -> bool:
         """Tell whether the task of a DAG run waits; it then does not look by itself for an hour."""

@@ -50,7 +50,7 @@ def test_add_a_connection(stack: Stack, service: Service, ui: AirflowUi, picture
         field.fill(value)
     for hidden in ("Schema", "Login", "Port"):
         expect(form.get_by_text(hidden, exact=True)).to_have_count(0)
-    ui.open_extra_fields(form)
+    form.get_by_role("button", name="Extra Fields", exact=True).click()
     for name, declared in CONNECTION_FIELDS.items():
         expect(form.get_by_text(declared["label"], exact=True)).to_be_visible()
         expect(form.get_by_text(declared["description"], exact=True)).to_be_visible()

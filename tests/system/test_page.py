@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -24,7 +26,7 @@ from airflow_launcher.airflow import (
 from airflow_launcher.databases import PostgreSQL
 from airflow_launcher.processes import Program
 from browser import HEIGHT, WIDTH, AirflowUi, browser_page
-from live_entries import DIGEST, LiveEntries, ago
+from stack import query
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,30 +47,68 @@ with DAG("import_customers", schedule=None):
     TriggerFlowBatchOperator(task_id="import", batch=[{"n": 1}])
 """
 DAG_IDS = {"nightly_report", "invoices", "import_customers"}
+DIGEST = "d" * 64
 WAITING, DOUBT, STARTED, BATCH = "waiting", "doubt", "started", "batch"
 HOURS = 2 * 60 * 60
 
 
 @contextmanager
-def airflow_with_runs(name: str, settings: dict[str, str]) -> Iterator[tuple[Airflow, LiveEntries]]:
+def airflow_with_runs(name: str, settings: dict[str, str]) -> Iterator[Airflow]:
     """Start an Airflow whose tasks nobody executes, with runs in several states."""
     with temporary_home(name) as home:
         dags = home / "dags"
         dags.mkdir()
         (dags / "flows.py").write_text(DAGS)
-        database = PostgreSQL(home)
         airflow = Airflow(
-            home, dags, components=[API_SERVER, DAG_PROCESSOR], database=database, settings=settings
+            home, dags, components=[API_SERVER, DAG_PROCESSOR], database=PostgreSQL(home), settings=settings
         )
         if settings:
             airflow.prepare()
             run_commands(airflow, "users", BEFORE)
-        with airflow, closing(LiveEntries(database.url)) as entries:
-            make_runs(airflow, entries)
-            yield airflow, entries
+        with airflow:
+            make_runs(airflow)
+            yield airflow
 
 
-def make_runs(airflow: Airflow, entries: LiveEntries) -> None:
+def in_database(airflow: Airflow, statement: str, **values: Any) -> None:
+    query(airflow.env["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"], statement, **values)
+
+
+def set_state(airflow: Airflow, dag_id: str, run_id: str, state: str, next_kwargs: object = None) -> None:
+    """Have the only task of a DAG run be in a state."""
+    in_database(
+        airflow,
+        "UPDATE task_instance SET state = :state, try_number = 1, start_date = now(), end_date = now(), max_tries = 0, "
+        "next_kwargs = :next_kwargs WHERE dag_id = :dag_id AND run_id = :run_id",
+        dag_id=dag_id,
+        run_id=run_id,
+        state=state,
+        next_kwargs=json.dumps(next_kwargs),
+    )
+
+
+def put(airflow: Airflow, dag_id: str, dag_run_id: str, key: str, /, **value: object) -> None:
+    """Write an entry of ours for the only task of a DAG run."""
+    in_database(
+        airflow,
+        "INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at) "
+        "SELECT d.id, d.dag_id, d.run_id, t.task_id, t.map_index, :key, :value, now() "
+        "FROM dag_run d JOIN task_instance t ON t.dag_id = d.dag_id AND t.run_id = d.run_id "
+        "WHERE d.dag_id = :dag_id AND d.run_id = :run_id "
+        "ON CONFLICT (dag_run_id, task_id, map_index, key) DO UPDATE SET value = :value, updated_at = now()",
+        dag_id=dag_id,
+        run_id=dag_run_id,
+        key=f"workflow_automation_{key}",
+        value=json.dumps(value),
+    )
+
+
+def ago(seconds: float) -> str:
+    """Return a time in the past, as entries have it."""
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds")
+
+
+def make_runs(airflow: Airflow) -> None:
     airflow.api.trigger("nightly_report", WAITING)
     airflow.api.trigger("nightly_report", STARTED)
     airflow.api.trigger("invoices", DOUBT)
@@ -81,45 +121,40 @@ def make_runs(airflow: Airflow, entries: LiveEntries) -> None:
 
     at = ("nightly_report", WAITING)
     waiting = {"since": ago(HOURS), "until": ago(HOURS - 24 * 60 * 60)}
-    entries.set_state(*at, "awaiting_input", {"waiting": waiting})
-    entries.put(*at, "start/1/0", at=ago(HOURS + 8), flow_id="nightly", token=DIGEST, waits=True, **target)
-    entries.put(*at, "outcome/1/0", **outcome(1001) | {"at": ago(HOURS + 7)})
-    entries.put(*at, f"run/{DIGEST}", claim={"at": ago(HOURS + 6), "run_id": "1001"})
-    say(entries, "Reading orders", 0.25)
+    set_state(airflow, *at, "awaiting_input", {"waiting": waiting})
+    put(airflow, *at, "start/1/0", at=ago(HOURS + 8), flow_id="nightly", token=DIGEST, waits=True, **target)
+    put(airflow, *at, "outcome/1/0", **outcome(1001) | {"at": ago(HOURS + 7)})
+    put(airflow, *at, f"run/{DIGEST}", claim={"at": ago(HOURS + 6), "run_id": "1001"})
+    say(airflow, "Reading orders", 0.25)
     at = ("nightly_report", STARTED)
-    entries.set_state(*at, "running")
-    entries.put(*at, "start/1/0", at=ago(30), flow_id="nightly", **target)
-    entries.put(*at, "outcome/1/0", **outcome(1002))
+    set_state(airflow, *at, "running")
+    put(airflow, *at, "start/1/0", at=ago(30), flow_id="nightly", **target)
+    put(airflow, *at, "outcome/1/0", **outcome(1002))
     at = ("invoices", DOUBT)
-    entries.set_state(*at, "failed")
-    entries.put(*at, "start/1/0", at=ago(3600), flow_id="invoices", **target)
+    set_state(airflow, *at, "failed")
+    put(airflow, *at, "start/1/0", at=ago(3600), flow_id="invoices", **target)
     at = ("import_customers", BATCH)
-    entries.set_state(*at, "running")
+    set_state(airflow, *at, "running")
     counts = {"total": 400, "started": 280, "rejected": 15, "unknown": 5, "remaining": 100}
-    entries.put(*at, "batch_000000", at=ago(5), max_tries=0, counts=counts)
+    put(airflow, *at, "batch_000000", at=ago(5), max_tries=0, counts=counts)
 
 
-def say(entries: LiveEntries, message: str, progress: float) -> None:
-    entries.put("nightly_report", WAITING, f"word/{DIGEST}", message=message, progress=progress, at=ago(3))
+def say(airflow: Airflow, message: str, progress: float) -> None:
+    put(airflow, "nightly_report", WAITING, f"word/{DIGEST}", message=message, progress=progress, at=ago(3))
 
 
 @pytest.fixture(scope="module")
-def deployment() -> Iterator[tuple[Airflow, LiveEntries]]:
+def deployment() -> Iterator[Airflow]:
     with airflow_with_runs("runs", {}) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def ui(deployment: tuple[Airflow, LiveEntries]) -> Iterator[AirflowUi]:
+def ui(deployment: Airflow) -> Iterator[AirflowUi]:
     with browser_page() as page:
-        ui = AirflowUi(page, deployment[0].url)
+        ui = AirflowUi(page, deployment.url)
         ui.log_in(USER, PASSWORD)
         yield ui
-
-
-@pytest.fixture
-def entries(deployment: tuple[Airflow, LiveEntries]) -> LiveEntries:
-    return deployment[1]
 
 
 def of(dag_id: str, run_id: str) -> str:
@@ -166,12 +201,12 @@ def test_list(ui: AirflowUi, pictures: Path) -> None:
     ui.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
 
-def test_progress_moves(ui: AirflowUi, entries: LiveEntries) -> None:
+def test_progress_moves(ui: AirflowUi, deployment: Airflow) -> None:
     frame = ui.open_flow_runs()
     bar = frame.get_by_role("row").filter(has_text="1001").get_by_role("progressbar")
     expect(bar).to_have_attribute("value", "0.2500")
     frame.locator("html").evaluate("html => { html.dataset.loaded = 'once' }")
-    say(entries, "Writing orders", 0.75)
+    say(deployment, "Writing orders", 0.75)
     expect(bar).to_have_attribute("value", "0.7500")
     # It was not loaded anew: filters, focus and place stay.
     expect(frame.locator("html")).to_have_attribute("data-loaded", "once")
@@ -189,8 +224,8 @@ def test_links_leave_the_frame(ui: AirflowUi) -> None:
     ui.page.wait_for_url(re.compile("/dags/invoices/runs/doubt/tasks/trigger/plugin/flow-run"))
 
 
-def test_tab(ui: AirflowUi, entries: LiveEntries, pictures: Path) -> None:
-    say(entries, "Writing the report", 0.9)
+def test_tab(ui: AirflowUi, deployment: Airflow, pictures: Path) -> None:
+    say(deployment, "Writing the report", 0.9)
     frame = ui.open_flow_run_tab("nightly_report", WAITING, "trigger")
     steps = frame.get_by_role("region", name="Conversation").get_by_role("listitem")
     expect(steps.locator("strong")).to_have_text(
@@ -215,16 +250,16 @@ def test_themes(ui: AirflowUi) -> None:
     set_theme(ui.page, "light")
 
 
-def test_on_a_phone(ui: AirflowUi, deployment: tuple[Airflow, LiveEntries]) -> None:
+def test_on_a_phone(ui: AirflowUi, deployment: Airflow) -> None:
     """Alone, as a link to it opens it: Airflow's own frame is wider than a phone."""
     ui.page.set_viewport_size({"width": 390, "height": 844})
     try:
         for path in (LIST, f"{TAB}?{of('nightly_report', WAITING)}"):
-            ui.page.goto(f"{deployment[0].url}{path}")
+            ui.page.goto(f"{deployment.url}{path}")
             expect(ui.page.get_by_role("main")).to_contain_text("Writing the report")
             scroll = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
             assert ui.page.evaluate(scroll)
-        ui.page.goto(f"{deployment[0].url}{LIST}")
+        ui.page.goto(f"{deployment.url}{LIST}")
         expect(ui.page.get_by_role("row")).to_have_count(5)
         expect(ui.page.get_by_role("row").nth(1).get_by_role("cell").first).to_contain_text("in doubt")
     finally:
@@ -265,7 +300,7 @@ def run_commands(airflow: Airflow, name: str, lines: list[str]) -> None:
 @pytest.fixture(scope="module")
 def with_fab() -> Iterator[Airflow]:
     pytest.importorskip("airflow.providers.fab")
-    with airflow_with_runs("fab", {"CORE__AUTH_MANAGER": FAB}) as (airflow, _):
+    with airflow_with_runs("fab", {"CORE__AUTH_MANAGER": FAB}) as airflow:
         run_commands(airflow, "permissions", AFTER)
         yield airflow
 
