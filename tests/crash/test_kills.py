@@ -36,7 +36,7 @@ def test_killed_before_its_run_claims_the_start(case: Case) -> None:
     wait_for("the run", lambda: case.runs)
     case.kill("task")
     case.end("success", runs=1)
-    assert case.worked == case.runs
+    wait_for("the first step", lambda: case.worked == case.runs)
 
 
 @play("patient")
