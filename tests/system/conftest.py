@@ -75,7 +75,7 @@ def stack(note: Callable[[str], None]) -> Iterator[Stack]:
 @pytest.fixture(scope="session")
 def service(stack: Stack) -> Iterator[Service]:
     """The service, in a process of its own, and the connection to it."""
-    service = Service(stack.home, "service")
+    service = Service(stack.home)
     service.start()
     stack.api.add_connection("workflow_automation_default", service.base_url, KEY, flow_id=FLOW_ID)
     yield service
