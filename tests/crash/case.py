@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_launcher.processes import wait_for
 from gate import Hold
-from real_airflow import Flow
+from real_airflow import Flow, executions_seen
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -44,14 +44,12 @@ class Case:
     """
     One DAG run.
 
-    :param run_id: its name, and that of the folder in which its task says where it is
+    :param run_id: its name
     """
 
     def __init__(self, deployment: Deployment, service: LocalService, dag_id: str, run_id: str) -> None:
         self.deployment, self.service, self.api = deployment, service, deployment.api
         self.dag_id, self.run_id = dag_id, run_id
-        self.folder = deployment.home / run_id
-        self.folder.mkdir()
 
     # What is to happen
 
@@ -66,23 +64,14 @@ class Case:
         self.calls_back(result=flow)
         return flow
 
-    def hold(
-        self, point: Literal["before", "after"], method: str, path: str, says: str = "", **options: Any
-    ) -> Hold:
-        return self.deployment.gate.hold(Hold(self.run_id, point, method, path, says, **options))
+    def hold(self, point: Literal["before", "after"], method: str, path: str) -> Hold:
+        return self.deployment.gate.hold(Hold(self.run_id, point, method, path))
 
-    def begin(self, **conf: str) -> None:
-        self.api.trigger(self.dag_id, self.run_id, {"folder": str(self.folder), **conf})
+    def begin(self) -> None:
+        self.api.trigger(self.dag_id, self.run_id)
 
     def kill(self, blow: Blow = "both") -> None:
         self.deployment.kill(blow, self.tries[-1])
-
-    def begin_and_kill(self, hold: Hold, blow: Blow = "task") -> None:
-        """Let the task come to a request, and kill it there."""
-        self.begin()
-        wait_for(f"{self.run_id} at {hold.path}", hold.reached.is_set)
-        self.kill(blow)
-        hold.released.set()
 
     def clear(self) -> None:
         self.api.clear(self.dag_id, self.run_id, "trigger")
@@ -97,9 +86,6 @@ class Case:
         found: str = self.api.task(self.dag_id, self.run_id, "trigger")["state"]
         return found
 
-    def until_here(self) -> None:
-        wait_for(f"{self.run_id} is here", (self.folder / "here").exists)
-
     def until_seen(self, executions: int) -> None:
         """
         Wait until the scheduler has seen the task leave its worker so often.
@@ -108,20 +94,12 @@ class Case:
         """
         wait_for(
             f"the end of execution {executions} of {self.run_id}",
-            lambda: executions <= self.deployment.executions_seen(self.run_id),
+            lambda: executions <= executions_seen(self.deployment.home, self.run_id),
         )
 
-    def parked(self, times: int = 1) -> None:
-        """
-        Wait until the task waits, and will not look by itself for an hour.
-
-        :param times: how often it has left its worker
-        """
-
-        def is_parked() -> bool:
-            return self.deployment.put_off_check(self.run_id) and len(self.tries) >= times
-
-        wait_for(f"{self.run_id} parked", is_parked)
+    def parked(self) -> None:
+        """Wait until the task waits, and will not look by itself for an hour."""
+        wait_for(f"{self.run_id} parked", lambda: self.deployment.put_off_check(self.run_id))
         self.until_seen(len(self.tries))
 
     @property
@@ -144,15 +122,14 @@ class Case:
             str(work.run_id) for work in self.service.journal.worked() if work.inputs["case"] == self.run_id
         ]
 
-    def answers(self, times: int = 1) -> list[int | None]:
-        """Wait until the flow has called so often, and return what it was told."""
+    def answers(self) -> list[int | None]:
+        """Wait until the flow has called, and return what it was told."""
 
-        def found() -> list[int | None] | None:
+        def found() -> list[int | None]:
             runs = self.runs
-            calls = [call.status for call in self.service.journal.callbacks() if str(call.run_id) in runs]
-            return calls if len(calls) >= times else None
+            return [call.status for call in self.service.journal.callbacks() if str(call.run_id) in runs]
 
-        return wait_for(f"{times} callbacks of {self.run_id}", found)
+        return wait_for(f"a callback of {self.run_id}", found)
 
     def end(self, state: str, *, runs: int, tries: int = 9) -> dict[str, Any]:
         """
@@ -170,8 +147,8 @@ class Case:
         assert result.get("run_id") in (None, self.runs[-1])
         return result
 
-    def end_well(self, runs: int = 1) -> None:
+    def end_well(self) -> None:
         """Expect the result, and the run that it is of."""
-        result = self.end("success", runs=runs)
+        result = self.end("success", runs=1)
         assert result["run_id"]
         assert result["result"] == {"rows": 3}

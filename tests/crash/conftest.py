@@ -11,10 +11,7 @@ from airflow_launcher.airflow import temporary_home
 from airflow_launcher.processes import inhabitants
 from case import PLAYS, Case, Played
 from deployment import Deployment
-from real_airflow import note, pytest_terminal_summary
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
-
-__all__ = ["note", "pytest_terminal_summary"]
 
 # More at once only wait for one another.
 AT_ONCE = 12

@@ -25,7 +25,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from airflow_launcher.processes import parent
-from workflow_automation_provider.execution.callback import PATH, is_token, task_of
 from workflow_automation_provider.testing._server.server import BackgroundServer, listen
 
 _TI_PATH = re.compile(r"/execution/(?:task-instances|store/ti)/([0-9a-f-]{36})\b")
@@ -51,43 +50,18 @@ class Hold:
     :param point: hold it ``before`` it is forwarded, or ``after`` it was answered
     :param method: its method
     :param path: what its path contains
-    :param says: what its body contains
-    :param lost: whether it is never forwarded, even once released; only for one held before
-    :param again: whether to hold it as well where it is sent again, by a client that has waited long enough
     """
 
     run_id: str
     point: Literal["before", "after"]
     method: str
     path: str
-    says: str = ""
-    lost: bool = False
-    again: bool = False
     reached: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
-    _body: bytes = b""
 
-    def fits(self, run_id: str | None, method: str, path: str, body: bytes) -> bool:
-        if self.reached.is_set():
-            return self.again and not self.released.is_set() and body == self._body
-        found = (
-            (run_id == self.run_id or f"/{self.run_id}/" in path)
-            and method == self.method
-            and self.path in path
-            and self.says.encode() in body
-        )
-        if found:
-            self._body = body
-        return found
-
-
-def _task_of(request: Request) -> str:
-    """Return the id of the task instance that a request is about: its supervisor's, or its run's."""
-    token = request.query_params.get("token", "")
-    if request.url.path.endswith(PATH) and is_token(token):
-        return str(task_of(token))
-    found = _TI_PATH.search(request.url.path)
-    return found[1] if found else ""
+    def fits(self, run_id: str | None, method: str, path: str) -> bool:
+        is_this = (run_id, method) == (self.run_id, self.method) and self.path in path
+        return is_this and not self.reached.is_set()
 
 
 class Gate:
@@ -133,16 +107,14 @@ class Gate:
         except ClientDisconnect:  # killed while it asked: nobody reads an answer
             return Response(status_code=400)
         path = request.url.path
-        ti_id = _task_of(request)
+        found = _TI_PATH.search(path)
+        ti_id = found[1] if found else ""
         if request.method == "GET" and "/workflow_automation_run/" in path:
             self.looked[ti_id] = datetime.now(UTC)
-        asked = (self._run_ids.get(ti_id), request.method, path, body)
-        hold = next((hold for hold in self._holds if hold.fits(*asked)), None)
+        run_id = self._run_ids.get(ti_id)
+        hold = next((hold for hold in self._holds if hold.fits(run_id, request.method, path)), None)
         if hold and hold.point == "before":
             await self._wait(hold)
-            if hold.lost:
-                # The supervisor may live on, and would ask again after a 5xx.
-                return Response('{"detail": "held back by the test"}', 409, media_type="application/json")
         url = httpx.URL(path=path, query=request.url.query.encode())
         headers = [(n, v) for n, v in request.headers.items() if n not in _HOP_BY_HOP]
         try:

@@ -1,5 +1,5 @@
 """
-A Clear of each kind starts another run; a retry never does, nor a task that a person ended: in a real Airflow.
+A Clear starts another run; a retry never does, nor a task that a person ended: in a real Airflow.
 
 What each fault comes to is in ``tests/unit/test_fault_table.py``, and what becomes of a cleared task in any state, whatever
 else happens to it, in ``tests/unit/test_world_machine.py``.
@@ -7,23 +7,11 @@ else happens to it, in ``tests/unit/test_world_machine.py``.
 
 from __future__ import annotations
 
-import threading
 from datetime import datetime
 
 from airflow_launcher.processes import alive, wait_for
-from case import OUTCOME, Case, play
+from case import Case, play
 from said import MAYBE_STARTED
-
-# Airflow 3.3 counts one Clear only if the scheduler sees the ends of two cleared tasks at once.
-one_end = threading.Lock()
-
-
-@play("slowly_retried")
-def test_cleared_while_it_waits_for_its_retry(case: Case) -> None:
-    case.begin_and_kill(case.hold("before", "PUT", OUTCOME, lost=True))
-    wait_for("the retry", lambda: case.state == "up_for_retry", pause=0.5)
-    case.clear()
-    case.end("success", runs=2)
 
 
 @play("patient")
@@ -39,54 +27,15 @@ def test_cleared_once_it_had_succeeded(case: Case) -> None:
 
 
 @play("patient")
-def test_cleared_once_it_had_failed_in_doubt(case: Case) -> None:
-    """Which it does in its first try, whatever retries it has left."""
-    case.fault("drop_after")
-    case.begin()
-    case.end("failed", runs=1, tries=1)
-    assert MAYBE_STARTED in case.log
-    case.clear()
-    case.end("success", runs=2)
-
-
-@play("patient")
 def test_cleared_while_the_service_works(case: Case) -> None:
     """The task was killed before it knew of its run: its next try is the one place that tells of it."""
     fault = case.fault("hang_after", seconds=90)
-    with one_end:
-        case.begin()
-        wait_for("the run", lambda: fault.struck and case.runs)
-        case.clear()
-        case.until_seen(1)
+    case.begin()
+    wait_for("the run", lambda: fault.struck and case.runs)
+    case.clear()
+    case.until_seen(1)
     case.end("success", runs=2)
     assert any(MAYBE_STARTED in line and "has been cleared" in line for line in case.log.splitlines())
-
-
-@play("waits_and_lingers")
-def test_cleared_while_it_continues(case: Case) -> None:
-    """Airflow continues the next try with what the earlier one was parked with."""
-    flow = case.held_flow()
-    case.begin()
-    case.parked()
-    flow.end()
-    case.until_here()
-    case.calls_back(result={"rows": 3})
-    with one_end:
-        case.clear()
-        case.until_seen(2)
-    case.end_well(runs=2)
-    assert "cleared after it continued" in case.log
-
-
-@play("patient")
-def test_deleted_with_its_dag_run_and_run_again(case: Case) -> None:
-    case.begin()
-    case.end("success", runs=1)
-    # Else it may take its end for that of the new task, which has the same try number.
-    case.until_seen(1)
-    case.api.ask("DELETE", f"/dags/{case.dag_id}/dagRuns/{case.run_id}")
-    case.begin()
-    case.end("success", runs=2)
 
 
 @play("waits_for_the_service_mapped")

@@ -27,16 +27,25 @@ def test_killed_while_the_service_works(case: Case) -> None:
     assert ASKING in case.log
 
 
-@play("taskflow")
-def test_killed_before_the_outcome_is_recorded(case: Case) -> None:
-    case.begin_and_kill(case.hold("before", "PUT", OUTCOME, lost=True))
-    case.end("failed", runs=1, tries=3)  # it is not retried until it has no retries left
-    assert MAYBE_STARTED in case.log
+@play("claims")
+def test_killed_before_its_run_claims_the_start(case: Case) -> None:
+    """The next try waits for the claim, and has the run that works."""
+    case.calls_back(status=None, started=5)
+    case.fault("hang_after", seconds=100)
+    case.begin()
+    wait_for("the run", lambda: case.runs)
+    case.kill("task")
+    case.end("success", runs=1)
+    wait_for("the first step", lambda: case.worked == case.runs)
 
 
 @play("patient")
 def test_the_supervisor_is_killed_once_the_outcome_is_recorded(case: Case) -> None:
-    case.begin_and_kill(case.hold("after", "PUT", OUTCOME), "supervisor")
+    hold = case.hold("after", "PUT", OUTCOME)
+    case.begin()
+    wait_for("the outcome", hold.reached.is_set)
+    case.kill("supervisor")
+    hold.released.set()
     case.end("success", runs=1)
 
 
@@ -59,17 +68,3 @@ def test_frozen_between_its_record_and_the_request(case: Case) -> None:
     assert len(case.runs) <= 1
     case.end("failed", runs=len(case.runs))
     assert MAYBE_STARTED in case.log
-
-
-@play("waits_before")
-def test_an_orphan_wakes_after_the_next_try(case: Case) -> None:
-    """And starts nothing."""
-    case.begin()
-    case.until_here()
-    (first,) = case.tries
-    case.kill("supervisor")
-    case.end("success", runs=1)
-    assert alive(first.pid)
-    (case.folder / "go").touch()
-    wait_for("the end of the orphan", lambda: not alive(first.pid))
-    case.end("success", runs=1)

@@ -61,19 +61,9 @@ def run_pytest(tmp_path: Path) -> Callable[..., str]:
     def run(conftest: str, *options: str) -> str:
         (tmp_path / "conftest.py").write_text(CONFTEST + conftest)
         (tmp_path / "test_it.py").write_text(TESTS)
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-W",
-            "error",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:anyio",
-        ]
-        done = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path, env=env)
+        options = ("-q", "-W", "error", "-p", "no:cacheprovider", "-p", "no:anyio", *options)
+        command = [sys.executable, "-m", "pytest", *options]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env)
         printed, _, after = done.stdout.strip().rpartition("\n")
         assert after == BACKEND, done.stdout + done.stderr
         return printed

@@ -1,5 +1,5 @@
 """
-A task that waits for the end of its run: each answer arrives once, whatever is killed or cleared.
+A task that waits for the end of its run: each answer arrives once, whatever is killed or marked.
 
 ``tests/system/test_waits.py`` has many at once, on Celery, and kills of all else.
 """
@@ -14,14 +14,13 @@ import httpx
 from airflow_launcher.airflow import API_SERVER, Airflow
 from airflow_launcher.processes import wait_for
 from case import Case, Played, play
-from real_airflow import Flow
 from workflow_automation_provider.execution.callback import PATH, is_token, new_token
 
 
 @play("waits")
 def test_called_while_it_parks(case: Case) -> None:
     flow = case.held_flow()
-    hold = case.hold("before", "PATCH", "/state", "awaiting_input")
+    hold = case.hold("before", "PATCH", "/state")
     case.begin()
     wait_for("the park", hold.reached.is_set)
     flow.end()
@@ -44,24 +43,6 @@ def test_killed_while_it_continues(case: Case) -> None:
 
 
 @play("waits")
-def test_cleared_while_it_waits(case: Case) -> None:
-    """The old run's callback does not settle the new one."""
-    old, new = Flow(), Flow()
-    flows = iter([old, new])
-    case.calls_back(result=lambda run: next(flows)(run))
-    case.begin()
-    case.parked()
-    case.clear()
-    wait_for("the second run", lambda: len(case.runs) == 2)
-    case.parked(2)
-    old.end()
-    assert case.answers() == [404]
-    case.parked(2)
-    new.end()
-    case.end_well(runs=2)
-
-
-@play("waits_and_announces")
 def test_marked_as_success(case: Case) -> None:
     """By a person who knows the end: nobody was asked for it, and the next task has the run."""
     flow = case.held_flow()

@@ -1,8 +1,6 @@
-"""``@task.trigger_flow`` in real Airflow: calls, mapping, retries, skips, what Airflow shows."""
+"""``@task.trigger_flow`` in real Airflow: calls, mapping, skips, what Airflow shows; retries are in ``test_operators.py``."""
 
 from __future__ import annotations
-
-import pytest
 
 
 def test_calls_mapping_and_skips(run_dag, service):
@@ -57,31 +55,3 @@ def test_calls_mapping_and_skips(run_dag, service):
     with create_session() as session:
         rendered = [row.rendered_fields.get("inputs") for row in session.query(RenderedTaskInstanceFields)]
     assert inputs["Ada"] in rendered
-
-
-@pytest.mark.since_3_3
-def test_a_retry_after_the_start(run_dag, service, tmp_path):
-    """It returns the recorded run without calling the function."""
-    result = run_dag(f"""
-        CALLS, NOTED = Path("{tmp_path}/calls"), Path("{tmp_path}/noted")
-
-        def fail_once(context, result):
-            if context["ti"].try_number == 1:
-                raise ValueError("After the start")
-
-        def note(context):
-            NOTED.touch()
-
-        @task.trigger_flow(retries=1, retry_delay=0, post_execute=fail_once, on_retry_callback=note)
-        def trigger():
-            with CALLS.open("a") as calls:
-                calls.write(".")
-            return {{"calls": CALLS.read_text()}}
-
-        with DAG("retried", schedule=None):
-            trigger()
-    """)
-    (run,) = service.runs
-    assert run.inputs == {"calls": (tmp_path / "calls").read_text()} == {"calls": "."}
-    assert result.xcom("trigger", "run_id") == run.run_id
-    assert (tmp_path / "noted").exists()

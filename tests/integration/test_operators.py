@@ -132,23 +132,37 @@ def test_what_has_no_value_starts_nothing(run_dag, service, capfd):
 
 
 @pytest.mark.since_3_3
-def test_trigger_flow_once_in_mapped_tasks(run_dag, service):
-    """They have names of their own."""
-    result = run_dag("""
-        with DAG("taskflow_mapped", schedule=None):
+def test_a_retry_returns_the_run(run_dag, service, tmp_path):
+    """That of a decorated function, which is not called again; those of mapped tasks have names of their own."""
+    result = run_dag(f"""
+        CALLS = Path("{tmp_path}/calls")
 
-            @task(retries=1, retry_delay=pendulum.duration(seconds=0))
-            def one(customer, ti=None):
-                run = trigger_flow_once("report", inputs={"customer": customer})
-                if ti.try_number == 1:
-                    raise RuntimeError("After the start")
-                return run["run_id"]
+        def fail_once(context, result):
+            if context["ti"].try_number == 1:
+                raise ValueError("After the start")
 
-            one.expand(customer=["ada", "bob"])
+        retried = {{"retries": 1, "retry_delay": pendulum.duration(seconds=0), "post_execute": fail_once}}
+
+        @task.trigger_flow(**retried)
+        def decorated():
+            with CALLS.open("a") as calls:
+                calls.write(".")
+            return {{"customer": CALLS.read_text()}}
+
+        @task(**retried)
+        def mapped(customer):
+            return trigger_flow_once("report", inputs={{"customer": customer}})["run_id"]
+
+        with DAG("retried", schedule=None):
+            decorated()
+            mapped.expand(customer=["ada", "bob"])
     """)
     started = {run.inputs["customer"]: run.run_id for run in service.runs}
-    assert len(service.runs) == len(started) == 2
-    assert [result.xcom("one", map_index=index) for index in (0, 1)] == [started["ada"], started["bob"]]
+    assert len(service.runs) == len(started) == 3
+    assert result.xcom("decorated", "run_id") == started["."]
+    assert (tmp_path / "calls").read_text() == "."
+    assert [result.xcom("mapped", map_index=index) for index in (0, 1)] == [started["ada"], started["bob"]]
+    assert [result.ti(*one).try_number for one in (("decorated",), ("mapped", 0), ("mapped", 1))] == [2] * 3
 
 
 @pytest.mark.since_3_3
@@ -184,28 +198,22 @@ def test_a_field_of_the_result_is_passed_on(
     assert "['result']['files'] of task first" in str(error)
 
 
-def test_a_key_that_no_start_has_is_an_error_of_the_dag():
-    with DAG("wrong", schedule=None):
-        first = TriggerFlowOperator(task_id="first")
-        with pytest.raises(ValueError, match=r"first has no 'rows'.*output\['result'\]\['rows'\]"):
-            first.output["rows"]
-
-
 def no_inputs():
     return {}
 
 
-@pytest.mark.parametrize("kind", ["decorated", "mapped"])
-def test_a_field_by_airflows_own_output_is_an_error_of_the_dag(kind):
+def test_a_key_that_no_start_has_is_an_error_of_the_dag():
+    """By the output of the operator, which says more, or by Airflow's own."""
     with DAG("wrong", schedule=None):
-        output: Any = (
-            trigger_flow_task(task_id="first")(no_inputs)()
-            if kind == "decorated"
-            else TriggerFlowOperator.partial(task_id="first").expand(inputs=[{}]).output
-        )
-        TriggerFlowOperator(task_id="whole", inputs={"a": output["result"]})
-        with pytest.raises(ValueError, match="first has no 'rows'"):
-            TriggerFlowOperator(task_id="second", inputs={"a": [output["result"]["rows"]]})
+        single = TriggerFlowOperator(task_id="first")
+        with pytest.raises(ValueError, match=r"first has no 'rows'.*output\['result'\]\['rows'\]"):
+            single.output["rows"]
+        decorated: Any = trigger_flow_task(task_id="decorated")(no_inputs)()
+        mapped: Any = TriggerFlowOperator.partial(task_id="mapped").expand(inputs=[{}]).output
+        for number, output in enumerate((decorated, mapped)):
+            TriggerFlowOperator(task_id=f"whole_{number}", inputs={"a": output["result"]})
+            with pytest.raises(ValueError, match=f"{output.operator.task_id} has no 'rows'"):
+                TriggerFlowOperator(task_id=f"field_{number}", inputs={"a": [output["result"]["rows"]]})
 
 
 def test_paired_by_position_files_go_to_the_wrong_run(run_dag, service):

@@ -74,9 +74,6 @@ class AirflowUi:
         self.page.get_by_role("option", name="Workflow Automation").click()
         return form
 
-    def open_extra_fields(self, form: Locator) -> None:
-        form.get_by_role("button", name="Extra Fields", exact=True).click()
-
     def save(self, form: Locator) -> None:
         form.get_by_role("button", name="Save").click()
         expect(form).to_be_hidden()
@@ -92,9 +89,9 @@ class AirflowUi:
     def open_task(self, dag_id: str, run_id: str, task_id: str, tab: str = "") -> None:
         self.page.goto(f"{self._url}/dags/{dag_id}/runs/{run_id}/tasks/{task_id}{tab}")
 
-    def open_flow_runs(self, query: str = "") -> FrameLocator:
+    def open_flow_runs(self) -> FrameLocator:
         """Open the page **Flow runs**, and return the frame that it is drawn in."""
-        self.page.goto(f"{self._url}/plugin/flow-runs{query}")
+        self.page.goto(f"{self._url}/plugin/flow-runs")
         return self.page.frame_locator("iframe[title='Flow runs']")
 
     def open_flow_run_tab(self, dag_id: str, run_id: str, task_id: str) -> FrameLocator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 
 from airflow_launcher.airflow import temporary_home
 from airflow_launcher.processes import inhabitants
-from real_airflow import note, pytest_terminal_summary
 from services import FLOW_ID, KEY, Service
 from stack import Stack
 
@@ -20,21 +20,34 @@ HERE = Path(__file__).parent
 # Not part of `make test`: its environment has no PostgreSQL driver, no Celery and no browser.
 collect_ignore_glob = [] if all(map(find_spec, ("psycopg2", "redis", "playwright"))) else ["*.py"]
 
-__all__ = ["note", "pytest_terminal_summary"]
-
 ORDER = [
     "test_callbacks",
-    "test_strangers",
     "test_page",
-    "test_examples",
     "test_cookbook",
     "test_browser",
     "test_waits",
     "test_kills",
-    "test_restarts",
     "test_backfill",
     "test_key_is_nowhere",
 ]
+
+
+_notes: list[str] = []
+_started = time.monotonic()
+
+
+@pytest.fixture(scope="session")
+def note() -> Callable[[str], None]:
+    """Add a line to the summary at the end."""
+    return lambda line: _notes.append(f"{time.monotonic() - _started:6.1f} s  {line}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the lines."""
+    if _notes:
+        terminalreporter.section("what was seen")
+        for line in _notes:
+            terminalreporter.write_line(line)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,7 +75,7 @@ def stack(note: Callable[[str], None]) -> Iterator[Stack]:
 @pytest.fixture(scope="session")
 def service(stack: Stack) -> Iterator[Service]:
     """The service, in a process of its own, and the connection to it."""
-    service = Service(stack.home, "service")
+    service = Service(stack.home)
     service.start()
     stack.api.add_connection("workflow_automation_default", service.base_url, KEY, flow_id=FLOW_ID)
     yield service

@@ -1,4 +1,4 @@
-"""Local services in processes of their own."""
+"""The local service, in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_launcher.processes import Program, free_port, wait_for
-from certificates import issue_certificate
 from workflow_automation_provider.testing import Journal
 from workflow_automation_provider.testing.control_client import ControlClient
 
@@ -22,28 +21,20 @@ FLOW_ID = "demo-flow"
 
 class Service:
     """
-    A local service.
+    The local service.
 
     :param home: where its journal and its output go
-    :param name: names them
-    :param certified_for: the host that its certificate is for; None for plain http
     """
 
-    def __init__(self, home: Path, name: str, certified_for: str | None = None) -> None:
+    def __init__(self, home: Path) -> None:
         self.port = free_port()
-        self.journal = Journal(home / f"{name}.jsonl")
-        self.ca_bundle: Path | None = None
-        scheme = "https" if certified_for else "http"
-        self.url = f"{scheme}://127.0.0.1:{self.port}"
+        self.journal = Journal(home / "service.jsonl")
+        self.url = f"http://127.0.0.1:{self.port}"
         self.base_url = f"{self.url}/api"
         command = [sys.executable, "-m", "workflow_automation_provider.testing", "--port", str(self.port)]
         command += ["--journal", str(self.journal.path), "--key", f"{KEY}:{FLOW_ID}"]
-        if certified_for:
-            certificate = issue_certificate(certified_for, home, name)
-            self.ca_bundle = certificate.ca_bundle
-            command += ["--certfile", str(certificate.certfile)]
-        self.program = Program(name, command, home, os.environ)
-        self.control = ControlClient(self.url, verify=False)
+        self.program = Program("service", command, home, os.environ)
+        self.control = ControlClient(self.url)
 
     def start(self) -> None:
         """Start it; when this returns, requests are answered."""
@@ -63,8 +54,3 @@ class Service:
     def add_fault(self, kind: str, case: str, **options: Any) -> None:
         """Script a fault for a DAG run."""
         self.control.add_fault(kind, inputs={"case": case}, **options)
-
-    def struck(self, case: str, **inputs: Any) -> bool:
-        """Tell whether the faults of a DAG run have all struck."""
-        wanted = {"case": case, **inputs}
-        return all(f["remaining"] == 0 for f in self.control.faults() if f.get("inputs") == wanted)

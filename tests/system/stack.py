@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import socket
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import NullPool, create_engine, text
 
 from airflow_launcher.airflow import API_SERVER, DAG_PROCESSOR, SCHEDULER, TRIGGERER, Airflow, Component
 from airflow_launcher.databases import PostgreSQL
 from airflow_launcher.processes import Program, free_port, wait_for
-from real_airflow import OLD_HEARTBEAT, QUICK_RECOVERY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from real_airflow import OLD_HEARTBEAT, QUICK_RECOVERY, executions_seen
 
 HERE = Path(__file__).parent
 WORKERS = ("worker-1", "worker-2")
 USERS = {"flow": "user", "operator": "op", "viewer": "viewer"}  # their roles
 JWT_SECRET = "a secret of the tests, long enough for HS512, which wants 64 bytes"
+
+
+def query(url: str, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+    """Run a statement in a database, and return its rows."""
+    with create_engine(url, poolclass=NullPool).begin() as connection:
+        done = connection.execute(text(statement), values)
+        return [tuple(row) for row in done] if done.returns_rows else []
 
 
 class Redis:
@@ -133,33 +136,19 @@ class Stack(Airflow):
         return [self.programs[name] for name in WORKERS]
 
     def kill_workers(self) -> None:
-        """Kill the whole trees of the workers."""
+        """Kill the whole trees of the workers; Airflow misses the heartbeats of their tasks at once."""
         family = [process.pid for worker in self.workers for process in worker.family()]
         for worker in self.workers:
             worker.kill()
-        self.miss_heartbeats(family)
-
-    def miss_heartbeats(self, pids: Iterable[int]) -> None:
-        """Have Airflow miss the heartbeats of the tasks that run in some processes now."""
         old = "UPDATE task_instance SET last_heartbeat_at = :at WHERE pid = ANY(:pids) AND state = 'running'"
-        self.query(old, at=OLD_HEARTBEAT, pids=[*pids])
+        self.query(old, at=OLD_HEARTBEAT, pids=family)
 
     def query(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         """Run a statement in the metadata database, and return its rows."""
-        engine = create_engine(self.postgresql.url)
-        try:
-            with engine.begin() as connection:
-                done = connection.execute(text(statement), values)
-                return [tuple(row) for row in done] if done.returns_rows else []
-        finally:
-            engine.dispose()
+        return query(self.postgresql.url, statement, **values)
 
-    def is_parked(self, dag_id: str, run_id: str, times: int = 1) -> bool:
-        """
-        Tell whether the task of a DAG run waits; it then does not look by itself for an hour.
-
-        :param times: how often it has left its worker
-        """
+    def is_parked(self, dag_id: str, run_id: str) -> bool:
+        """Tell whether the task of a DAG run waits; it then does not look by itself for an hour."""
         later = "UPDATE task_instance SET trigger_timeout = now() + interval '1 hour' WHERE run_id = :run_id "
         if not self.query(
             later + "AND task_id = 'trigger' AND state = 'awaiting_input' RETURNING id", run_id=run_id
@@ -167,13 +156,7 @@ class Stack(Airflow):
             return False
         # On Airflow 3.3, an answer is lost that comes before the scheduler has seen this.
         executions = self.api.log(dag_id, run_id, "trigger", 1).count("Pausing task as AWAITING_INPUT")
-        return times <= executions <= self._executions_seen(run_id)
-
-    def _executions_seen(self, run_id: str) -> int:
-        """Return how often the scheduler has seen the task of a DAG run leave its worker."""
-        seen = re.compile(rf"state (?:success|failed) for task instance .*run_id='{run_id}'")
-        outputs = (path.read_text(errors="replace") for path in (self.home / "outputs").glob("scheduler*"))
-        return sum(bool(seen.search(line)) for output in outputs for line in output.splitlines())
+        return 0 < executions <= executions_seen(self.home, run_id)
 
     def _keep(self) -> None:
         while not self._stopping.wait(1):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jwt
 import pytest
 
+import workflow_automation_provider
 from airflow_launcher.processes import wait_for
 from code_blocks import read_code_blocks
 from stack import JWT_SECRET
@@ -156,3 +157,9 @@ def test_without_the_pool_nothing_runs(stack: Stack) -> None:
     tasks = stack.api.ask("GET", f"/dags/{dag_id}/dagRuns/no-pool/taskInstances")["task_instances"]
     assert {task["state"] for task in tasks} <= {"scheduled", None}
     stack.api.ask("PATCH", f"/dags/{dag_id}", {"is_paused": True})
+
+
+def test_the_examples_are_imported_with_the_wheel(stack: Stack) -> None:
+    """The tests of its sources run them all."""
+    assert "site-packages" in (workflow_automation_provider.__file__ or "")
+    assert not stack.api.ask("GET", "/importErrors")["import_errors"]

@@ -89,12 +89,3 @@ with DAG("system_wait_mapped", schedule=None, default_args=ONCE, **TEST):
         send_retry_timeout=0,
         wait_for_completion=True,
     ).expand(inputs=rows())
-
-with DAG("system_claim", schedule=None, default_args=THRICE, **TEST):
-    TriggerFlowOperator.partial(
-        task_id="trigger",
-        workflow_automation_conn_id=CONN_ID,
-        send_retry_timeout=0,
-        on_unknown_start="claim",
-        claim_timeout=timedelta(seconds=5),
-    ).expand(inputs=rows())
