@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from airflow_launcher.airflow import temporary_home
-from common import certified, chosen, pick, read_times, report, run_dag, undisturbed_airflow
+from common import SCHEMES, certified, pick, read_times, report, run_dag, undisturbed_airflow
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
 
 STARTS = pick(20, 3)
@@ -90,7 +90,7 @@ def spread(column: Milliseconds) -> str:
 
 def rows() -> Iterator[list[str]]:
     """Measure, and write the results."""
-    for scheme in chosen(("http", "https")):
+    for scheme in SCHEMES:
         results = run(scheme)
         theirs = statistics.median(results["http"][0])
         for who, (tasks, executes) in results.items():
