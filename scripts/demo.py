@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from local_airflow import local_airflow, script_flows
+from local_airflow import local_airflow
 
 if TYPE_CHECKING:
     from airflow_launcher.airflow import Airflow
@@ -46,8 +46,7 @@ def run_example(airflow: Airflow, dag_id: str) -> bool:
 
 def main() -> int:
     """Run the demo; return the exit code."""
-    with local_airflow("demo") as (airflow, service, _):
-        script_flows(service, delay=2)
+    with local_airflow("demo", delay=2) as (airflow, service, _):
         first = len(service.runs)
         succeeded = [run_example(airflow, dag_id) for dag_id in EXAMPLES]
         print("\nWhat the service received (it ends now: its links lead nowhere):")

@@ -14,7 +14,7 @@ from typing import Any
 from airflow_launcher.airflow import DAG_PROCESSOR, SCHEDULER, TRIGGERER, VERSION, Airflow, Component
 from airflow_launcher.processes import free_port, wait_for
 from local_s3 import LocalS3
-from workflow_automation_provider.testing import DEMO_KEY, JournalError, Key, LocalService
+from workflow_automation_provider.testing import DEMO_KEY, JournalError, Key, LocalService, Run
 
 PROJECT = Path(__file__).resolve().parent.parent
 DAGS = PROJECT / "example_dags"
@@ -30,12 +30,13 @@ OBJECTS = {"orders/monday.csv": b"order\n1001\n", "orders/tuesday.csv": b"order\
 
 @contextlib.contextmanager
 def local_airflow(
-    name: str, port: int | None = None, service_port: int = 0
+    name: str, delay: float, port: int | None = None, service_port: int = 0
 ) -> Iterator[tuple[Airflow, LocalService, LocalS3]]:
     """
     Run it all; any signal to end this process is a KeyboardInterrupt.
 
     :param name: of the folder in .airflow/
+    :param delay: seconds from the start of a run to its end
     :param port: where the UI listens; a free one by default, as for the service
     :raises SystemExit: with what to tell, if a part of it does not start, or ends
     """
@@ -54,6 +55,7 @@ def local_airflow(
             print(f"Starting Airflow {VERSION} in {airflow.home} (about 40 s) …")
             with airflow:
                 _set_up(airflow, service, s3)
+                _script_flows(service, s3, delay)
                 yield airflow, service, s3
     except KeyboardInterrupt:
         sys.exit(130)
@@ -125,14 +127,13 @@ def _set_connection(airflow: Airflow, conn_id: str, connection: dict[str, Any]) 
     airflow.api.ask("POST", "/connections", {"connection_id": conn_id, **connection, **more})
 
 
-def script_flows(service: LocalService, delay: float) -> None:
-    """
-    Have the runs of the examples that wait claim their start, report their progress and call back.
+def _script_flows(service: LocalService, s3: LocalS3, delay: float) -> None:
+    """Have the runs of the examples claim, report and call back, and the task of the one that claims get no response."""
 
-    The task of the example that claims gets no response.
+    def write_object(run: Run) -> None:
+        s3.put(run.inputs["key"], b"customer,total\nAda,19.99\nGrace,240.00\n")
 
-    :param delay: seconds from the start of a run to its end
-    """
+    service.callbacks.add(result=write_object, inputs={"bucket": s3.bucket}, delay=delay)
     words = [{"progress": part, "message": f"Exported {part:.0%}", "delay": delay / 3} for part in (0.3, 0.7)]
     service.callbacks.add(
         result=lambda run: {"rows": 1250, "file": f"{run.inputs.get('report', 'all')}.csv"},

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_launcher.airflow import PASSWORD, USER, Airflow
 from airflow_launcher.processes import is_free
-from local_airflow import local_airflow, script_flows
+from local_airflow import local_airflow
 
 if TYPE_CHECKING:
     from local_s3 import LocalS3
@@ -80,14 +80,8 @@ def play_all(airflow: Airflow, service: LocalService, s3: LocalS3) -> None:
 
 def main() -> None:
     """Run until interrupted."""
-    with local_airflow("ui", chosen_port("UI_PORT", 8081), chosen_port("SERVICE_PORT", 8090)) as parts:
-        airflow, service, s3 = parts
-
-        def write_object(run: Run) -> None:
-            s3.put(run.inputs["key"], b"customer,total\nAda,19.99\nGrace,240.00\n")
-
-        service.callbacks.add(result=write_object, inputs={"bucket": s3.bucket}, delay=DELAY.total_seconds())
-        script_flows(service, DELAY.total_seconds())
+    ports = chosen_port("UI_PORT", 8081), chosen_port("SERVICE_PORT", 8090)
+    with local_airflow("ui", DELAY.total_seconds(), *ports) as (airflow, service, s3):
         announce(airflow, service)
         with contextlib.suppress(KeyboardInterrupt):
             play_all(airflow, service, s3)
