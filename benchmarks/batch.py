@@ -20,20 +20,19 @@ from quick_service import quick_service
 if TYPE_CHECKING:
     from airflow_launcher.api import AirflowApi
 
-THREADS, KEY = 16, "bench-key"
 LATENCIES = {"0 ms": 0.0, "50 ms": 0.05}
 ITEMS, MOST, ROUNDS = pick((3_000, 100_000, 2), (100, 1_000, 1))
-TITLES = {"batch": "TriggerFlowBatchOperator", "httpx": f"bare httpx, {THREADS} threads, no entries"}
+TITLES = {"batch": "TriggerFlowBatchOperator", "httpx": "bare httpx, 16 threads, no entries"}
 
 DAGS = """
-import json, os
+import json
 from concurrent.futures import ThreadPoolExecutor
 from airflow.sdk import DAG, task
 from timed import TIMED
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
-THREADS = int(os.environ["BENCH_THREADS"])
-HEADERS = {"Content-Type": "application/json", "X-API-Key": os.environ["BENCH_KEY"]}
+HEADERS = {"Content-Type": "application/json", "X-API-Key": "bench-key"}
+THREADS = 16
 ITEMS = "{{ dag_run.conf['items'] }}"
 
 with DAG("batch", schedule=None):
@@ -85,14 +84,14 @@ def run(scheme: str) -> dict[str, list[float]]:
     rates: dict[tuple[str, str], list[float]] = {}
     with temporary_home("bench") as home, ExitStack() as stack:
         certificate, variables = certified(home, scheme)
-        variables |= {"BENCH_KEY": KEY, "BENCH_THREADS": str(THREADS)}
         urls = {
             f"service_{number}": stack.enter_context(quick_service(latency, certificate))
             for number, latency in enumerate(LATENCIES.values())
         }
         airflow = stack.enter_context(undisturbed_airflow(home, DAGS, variables=variables))
         for name, url in urls.items():
-            airflow.api.add_connection(name, f"{url}/api", KEY)
+            connection = {"conn_type": "workflow_automation", "host": f"{url}/api", "password": "bench-key"}
+            airflow.api.add_connection(name, connection)
         quick = next(iter(urls.items()))
         few = measure(airflow.api, home, "batch", quick, 100)[1]  # to warm up, too
         for _ in range(ROUNDS):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import signal
 import sys
@@ -123,8 +122,8 @@ def _set_connection(airflow: Airflow, conn_id: str, connection: dict[str, Any]) 
     if airflow.api.answers(f"/api/v2/connections/{conn_id}"):
         airflow.api.ask("DELETE", f"/connections/{conn_id}")
     # The Test button of Airflow to 3.3.2 sends 0 for a port that is not set, and is refused: another address.
-    more = {"description": "A local service of make ui", "port": 0, "extra": json.dumps(connection["extra"])}
-    airflow.api.ask("POST", "/connections", {"connection_id": conn_id, **connection, **more})
+    more = {"description": "A local service of make ui", "port": 0}
+    airflow.api.add_connection(conn_id, {**connection, **more})
 
 
 def _script_flows(service: LocalService, s3: LocalS3, delay: float) -> None:

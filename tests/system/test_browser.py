@@ -125,9 +125,10 @@ def test_test_button(stack: Stack, ui: AirflowUi) -> None:
     service = Service(stack.home, "secured", "127.0.0.1")
     service.start()
     # With a port of its own: Airflow to 3.3.2 refuses to test a connection without one (its PR 73298).
-    at = "https://127.0.0.1/api", KEY, service.port
-    stack.api.add_connection("trusted", *at, flow_id=FLOW_ID, ca_bundle=str(service.ca_bundle))
-    stack.api.add_connection("not_trusted", *at, flow_id=FLOW_ID)
+    at = {"host": "https://127.0.0.1/api", "port": service.port, "password": KEY}
+    for conn_id, extra in (("trusted", {"ca_bundle": str(service.ca_bundle)}), ("not_trusted", {})):
+        extra = {"flow_id": FLOW_ID, **extra}
+        stack.api.add_connection(conn_id, {"conn_type": "workflow_automation", **at, "extra": extra})
     said = {conn_id: ui.test(conn_id) for conn_id in ("trusted", "not_trusted")}
     assert said["trusted"].startswith("Test Connection Successful")
     assert "Not checked, as it takes a run: the path and the API key" in said["trusted"]

@@ -38,7 +38,7 @@ HANGING = [row for row, fault in enumerate(CLAIMS) if fault and fault[0] == "han
 def flows(stack: Stack) -> Iterator[LocalService]:
     """A service whose runs claim their start: late enough for some to come after the kill."""
     with LocalService([Key(KEY, FLOW_ID)], journal=stack.home / "claims.jsonl") as flows:
-        stack.api.add_connection("claims", flows.base_url, KEY, flow_id=FLOW_ID)
+        stack.api.add_connection("claims", flows.airflow_connection())
         flows.callbacks.add(None, started=3, wait=0.5, attempts=12)
         for row, fault in enumerate(CLAIMS):
             if fault:
