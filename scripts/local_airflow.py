@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_launcher.airflow import DAG_PROCESSOR, SCHEDULER, TRIGGERER, VERSION, Airflow, Component
 from airflow_launcher.processes import free_port, wait_for
-from local_s3 import LocalS3
+from local_s3 import BUCKET, LocalS3
 from workflow_automation_provider.testing import DEMO_KEY, JournalError, Key, LocalService, Run
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -49,7 +49,7 @@ def local_airflow(
             airflow.home.mkdir(parents=True)
         with (
             LocalService([*KEYS.values()], airflow.home / "service.jsonl", port=service_port) as service,
-            LocalS3("reports") as s3,
+            LocalS3() as s3,
         ):
             print(f"Starting Airflow {VERSION} in {airflow.home} (about 40 s) …")
             with airflow:
@@ -132,7 +132,7 @@ def _script_flows(service: LocalService, s3: LocalS3, delay: float) -> None:
     def write_object(run: Run) -> None:
         s3.put(run.inputs["key"], b"customer,total\nAda,19.99\nGrace,240.00\n")
 
-    service.callbacks.add(result=write_object, inputs={"bucket": s3.bucket}, delay=delay)
+    service.callbacks.add(result=write_object, inputs={"bucket": BUCKET}, delay=delay)
     words = [{"progress": part, "message": f"Exported {part:.0%}", "delay": delay / 3} for part in (0.3, 0.7)]
     service.callbacks.add(
         result=lambda run: {"rows": 1250, "file": f"{run.inputs.get('report', 'all')}.csv"},

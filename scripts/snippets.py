@@ -25,7 +25,6 @@ PROJECT = Path(__file__).parent.parent
 
 _CUT = re.compile(r"^(<!-- cut: (\S+) (\S+) -->\n+```python\n).*?^```$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"^(<!-- table: (\S+) (.+) -->\n)(?:\n(?:\|.*\n)+)?", re.MULTILINE)
-_MARKER = re.compile(r"^ *# \[(?:START|END) \w+\]\n", re.MULTILINE)
 
 
 def cut(path: str, name: str) -> str:
@@ -40,7 +39,7 @@ def cut(path: str, name: str) -> str:
         raise ValueError(
             f"{path} has {len(found)} parts between [START {name}] and [END {name}], expected one."
         )
-    code = textwrap.dedent(_MARKER.sub("", found[0])).strip("\n") + "\n"
+    code = textwrap.dedent(found[0]).strip("\n") + "\n"
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", "snippet.py", "-"]
     return subprocess.run(command, input=code, capture_output=True, check=True, text=True, cwd=PROJECT).stdout
 
