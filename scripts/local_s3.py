@@ -8,7 +8,6 @@ from typing import Any, Self
 import boto3
 from moto.server import ThreadedMotoServer
 
-
 BUCKET = "reports"
 
 

@@ -36,9 +36,7 @@ def cut(path: str, name: str) -> str:
     text = (PROJECT / path).read_text(encoding="utf-8")
     found = re.findall(rf"^ *# \[START {name}\]\n(.*?)^ *# \[END {name}\]$", text, re.MULTILINE | re.DOTALL)
     if len(found) != 1:
-        raise ValueError(
-            f"{path} has {len(found)} parts between [START {name}] and [END {name}], expected one."
-        )
+        raise ValueError(f"{path} has {len(found)} parts from [START {name}] to [END {name}], expected one.")
     code = textwrap.dedent(found[0]).strip("\n") + "\n"
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", "snippet.py", "-"]
     return subprocess.run(command, input=code, capture_output=True, check=True, text=True, cwd=PROJECT).stdout
