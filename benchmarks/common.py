@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MIB = 1024 * 1024
 SMALL = "--small" in sys.argv
+SCHEMES = ("http", "https")
 
 Size = TypeVar("Size")
 
@@ -29,14 +30,6 @@ Size = TypeVar("Size")
 def pick(usual: Size, small: Size) -> Size:
     """Return one of two sizes: the second with ``--small``, which shows that a benchmark works, and measures nothing."""
     return small if SMALL else usual
-
-
-def chosen(names: Iterable[str]) -> list[str]:
-    """Return those of the names that are on the command line, or all."""
-    given, known = [name for name in sys.argv[1:] if name != "--small"], [*names]
-    if not {*given} <= {*known}:
-        sys.exit(f"Expected --small, or some of: {', '.join(known)}")
-    return given or known
 
 
 def certified(home: Path, scheme: str) -> tuple[Path | None, dict[str, str]]:

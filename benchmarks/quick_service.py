@@ -61,18 +61,14 @@ class Connection(asyncio.BufferedProtocol):
             self._left -= len(received)
             is_complete = not self._left
         if is_complete:
-            asyncio.get_running_loop().call_later(
-                self._latency, self._respond, b"connection: close" in self._head
-            )
+            asyncio.get_running_loop().call_later(self._latency, self._respond)
             self._begin()
 
-    def _respond(self, close: bool) -> None:
+    def _respond(self) -> None:
         run_id = str(next(run_ids))
         body = json.dumps({"run_id": run_id, "run_link": f"https://service.example/runs/{run_id}"}).encode()
         head = "HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: "
         self._transport.write(f"{head}{len(body)}\r\n\r\n".encode() + body)
-        if close:
-            self._transport.close()
 
 
 def _serve(listener: socket.socket, latency: float, certificate: Path | None) -> None:

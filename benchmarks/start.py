@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from datetime import datetime
 
 from airflow_launcher.airflow import temporary_home
-from common import certified, chosen, pick, read_times, report, run_dag, undisturbed_airflow
+from common import SCHEMES, certified, pick, read_times, report, run_dag, undisturbed_airflow
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
 
 STARTS = pick(20, 3)
@@ -63,23 +62,16 @@ def run(scheme: str) -> dict[str, tuple[Milliseconds, Milliseconds]]:
         ):
             # The first step of each run that is given a URL.
             service.callbacks.add(None, started=0)
-            airflow.api.add_connection("workflow_automation_default", service.base_url, DEMO_KEY.value)
-            http = {"connection_id": "http_default", "conn_type": "http", "host": service.url}
-            airflow.api.ask("POST", "/connections", http)
+            airflow.api.add_connection("workflow_automation_default", service.airflow_connection())
+            airflow.api.add_connection("http_default", {"conn_type": "http", "host": service.url})
             run_dag(airflow.api, "starts", "run")
             execute = read_times(home)
-
-            def taken(task_id: str) -> float:
-                task = airflow.api.task("starts", "run", task_id)
-                began, ended = (datetime.fromisoformat(task[date]) for date in ("start_date", "end_date"))
-                return (ended - began).total_seconds() * 1000
-
-            numbers = range(WARM_UP, WARM_UP + STARTS)
-            ids = {who: [f"{who}_{number}" for number in numbers] for who in TITLES}
-            return {
-                who: ([*map(taken, found)], [execute[f"run {task_id}"][0] * 1000 for task_id in found])
-                for who, found in ids.items()
-            }
+            results = {}
+            for who in TITLES:
+                ids = [f"{who}_{number}" for number in range(WARM_UP, WARM_UP + STARTS)]
+                tasks = [airflow.api.task("starts", "run", task_id)["duration"] * 1000 for task_id in ids]
+                results[who] = tasks, [execute[f"run {task_id}"][0] * 1000 for task_id in ids]
+            return results
 
 
 def spread(column: Milliseconds) -> str:
@@ -90,7 +82,7 @@ def spread(column: Milliseconds) -> str:
 
 def rows() -> Iterator[list[str]]:
     """Measure, and write the results."""
-    for scheme in chosen(("http", "https")):
+    for scheme in SCHEMES:
         results = run(scheme)
         theirs = statistics.median(results["http"][0])
         for who, (tasks, executes) in results.items():

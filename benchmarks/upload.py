@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from common import MIB, chosen, pick, report, say
+from common import MIB, pick, report, say
 from quick_service import quick_service
 
 if TYPE_CHECKING:
@@ -173,8 +173,8 @@ class Case(NamedTuple):
     objects: int | None = None
 
 
-CASES = {
-    "1g": Case(
+CASES = [
+    Case(
         "1 GiB",
         GIB,
         {
@@ -183,19 +183,19 @@ CASES = {
             "`base64 \\| curl -T -`": curl,
         },
     ),
-    "s3-many": Case(
+    Case(
         f"{MANY:,} objects of 10 KiB",
         10 * KIB,
         {"this provider's operator": operator, "boto3, 16 threads, download alone": boto3_threads},
         MANY,
     ),
-    "s3-1g": Case(
+    Case(
         "an object of 1 GiB",
         GIB,
         {"this provider's operator": operator, "`boto3 \\| base64 \\| curl -T -`": boto3_curl},
         1,
     ),
-}
+]
 
 
 def peak(is_pipeline: bool) -> int:
@@ -312,8 +312,7 @@ def measure(case: Case) -> dict[str, list[Result]]:
 
 def rows() -> Iterator[list[str]]:
     """Measure, and write the results: times as ratios of medians, memory as the median peak."""
-    for key in chosen(CASES):
-        case = CASES[key]
+    for case in CASES:
         mine = None
         for who, found in measure(case).items():
             seconds, memory, requests = map(statistics.median, zip(*found, strict=True))

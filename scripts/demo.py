@@ -7,8 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from airflow_launcher.processes import free_port
-from local_airflow import local_airflow, script_flows, shown
+from local_airflow import local_airflow
 
 if TYPE_CHECKING:
     from airflow_launcher.airflow import Airflow
@@ -40,15 +39,14 @@ def run_example(airflow: Airflow, dag_id: str) -> bool:
         print(f"The task announce says: {airflow.api.xcom(dag_id, run_id, 'announce')}")
     else:
         print(
-            f"It ended as {state}. The logs of its tasks: {shown(airflow.home / 'logs')}/dag_id={dag_id}/run_id={run_id}"
+            f"It ended as {state}. The logs of its tasks: {airflow.home}/logs/dag_id={dag_id}/run_id={run_id}"
         )
     return state == "success"
 
 
 def main() -> int:
     """Run the demo; return the exit code."""
-    with local_airflow("demo", free_port(), free_port()) as (airflow, service, _):
-        script_flows(service, delay=2)
+    with local_airflow("demo", delay=2) as (airflow, service, _):
         first = len(service.runs)
         succeeded = [run_example(airflow, dag_id) for dag_id in EXAMPLES]
         print("\nWhat the service received (it ends now: its links lead nowhere):")

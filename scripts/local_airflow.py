@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import signal
 import sys
@@ -13,15 +12,13 @@ from typing import Any
 
 from airflow_launcher.airflow import DAG_PROCESSOR, SCHEDULER, TRIGGERER, VERSION, Airflow, Component
 from airflow_launcher.processes import free_port, wait_for
-from local_s3 import LocalS3
-from workflow_automation_provider.testing import DEMO_KEY, JournalError, Key, LocalService
+from local_s3 import BUCKET, LocalS3
+from workflow_automation_provider.testing import DEMO_KEY, JournalError, Key, LocalService, Run
 
 PROJECT = Path(__file__).resolve().parent.parent
 DAGS = PROJECT / "example_dags"
 HOMES = PROJECT / ".airflow"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# A user of the flows that start DAGs, who may do as little as possible.
-FLOW_USER = "flow"
 KEYS = {
     "workflow_automation_default": DEMO_KEY,
     **{f"workflow_automation_{name}": Key(f"{name}-key", f"{name}-flow") for name in ("orders", "invoices")},
@@ -31,77 +28,73 @@ OBJECTS = {"orders/monday.csv": b"order\n1001\n", "orders/tuesday.csv": b"order\
 
 
 @contextlib.contextmanager
-def local_airflow(name: str, port: int, service_port: int) -> Iterator[tuple[Airflow, LocalService, LocalS3]]:
+def local_airflow(
+    name: str, delay: float, port: int | None = None, service_port: int = 0
+) -> Iterator[tuple[Airflow, LocalService, LocalS3]]:
     """
     Run it all; any signal to end this process is a KeyboardInterrupt.
 
     :param name: of the folder in .airflow/
-    :param port: where the UI listens
+    :param delay: seconds from the start of a run to its end
+    :param port: where the UI listens; a free one by default, as for the service
     :raises SystemExit: with what to tell, if a part of it does not start, or ends
     """
     for number in SIGNALS:
         signal.signal(number, signal.default_int_handler)
-    airflow = _airflow(HOMES / name, port, free_port())
+    airflow = _LocalAirflow(HOMES / name, port)
     try:
         if not airflow.prepared:
-            print(f"Setting up Airflow's database in {shown(airflow.home)} (about 10 s, first time only) …")
             # Another Airflow's database cannot always be migrated, and nothing in it is worth keeping.
             shutil.rmtree(airflow.home, ignore_errors=True)
-        airflow.prepare()
-        journal = airflow.home / "service.jsonl"
+            airflow.home.mkdir(parents=True)
         with (
-            LocalService([*KEYS.values()], port=service_port, journal=journal) as service,
-            LocalS3("reports") as s3,
-            _running(airflow),
+            LocalService([*KEYS.values()], airflow.home / "service.jsonl", port=service_port) as service,
+            LocalS3() as s3,
         ):
-            _set_up(airflow, service, s3)
-            yield airflow, service, s3
+            print(f"Starting Airflow {VERSION} in {airflow.home} (about 40 s) …")
+            with airflow:
+                _set_up(airflow, service, s3)
+                _script_flows(service, s3, delay)
+                yield airflow, service, s3
     except KeyboardInterrupt:
         sys.exit(130)
     except (JournalError, RuntimeError, TimeoutError) as error:
         sys.exit(str(error))
 
 
-def _airflow(home: Path, port: int, execution_port: int) -> Airflow:
-    """
-    Return the Airflow to start, in which new DAGs are paused.
+class _LocalAirflow(Airflow):
+    """Airflow with a UI, in which new DAGs are paused; what stops it cannot be interrupted."""
 
-    :param execution_port: where the tasks report to. With SQLite, one process for both now and then blocks
-        itself: the UI waits for the database while it keeps a task's transaction from ending.
-    """
-    return Airflow(
-        home,
-        DAGS,
-        components=[
-            Component("ui", ["api-server", "--apps", "core"]),
-            Component("execution-api", ["api-server", "--apps", "execution", "--port", str(execution_port)]),
-            SCHEDULER,
-            DAG_PROCESSOR,
-            TRIGGERER,
-        ],
-        settings={
-            # Nobody wants to watch a failing example wait for five minutes.
-            "CORE__DEFAULT_TASK_RETRY_DELAY": "2",
-            "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{execution_port}/execution/",
-            "CORE__PARALLELISM": "4",
-            "CORE__TEST_CONNECTION": "Enabled",
-        },
-        port=port,
-        users={FLOW_USER: "user"},
-    )
+    def __init__(self, home: Path, port: int | None) -> None:
+        # Where the tasks report to. With SQLite, one process for both now and then blocks itself: the UI waits for the
+        # database while it keeps a task's transaction from ending.
+        execution_port = str(free_port())
+        super().__init__(
+            home,
+            DAGS,
+            components=[
+                Component("ui", ["api-server", "--apps", "core"]),
+                Component("execution-api", ["api-server", "--apps", "execution", "--port", execution_port]),
+                SCHEDULER,
+                DAG_PROCESSOR,
+                TRIGGERER,
+            ],
+            settings={
+                # Nobody wants to watch a failing example wait for five minutes.
+                "CORE__DEFAULT_TASK_RETRY_DELAY": "2",
+                "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{execution_port}/execution/",
+                "CORE__PARALLELISM": "4",
+                "CORE__TEST_CONNECTION": "Enabled",
+            },
+            port=port,
+        )
 
-
-@contextlib.contextmanager
-def _running(airflow: Airflow) -> Iterator[None]:
-    try:
-        print(f"Starting Airflow {VERSION} (about 30 s) …")
-        airflow.start()
-        yield
-    finally:
+    def stop(self) -> None:
+        """Stop everything, orphans too."""
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         print("\nStopping Airflow …")
-        airflow.stop()
+        super().stop()
 
 
 def _set_up(airflow: Airflow, service: LocalService, s3: LocalS3) -> None:
@@ -129,18 +122,17 @@ def _set_connection(airflow: Airflow, conn_id: str, connection: dict[str, Any]) 
     if airflow.api.answers(f"/api/v2/connections/{conn_id}"):
         airflow.api.ask("DELETE", f"/connections/{conn_id}")
     # The Test button of Airflow to 3.3.2 sends 0 for a port that is not set, and is refused: another address.
-    more = {"description": "A local service of make ui", "port": 0, "extra": json.dumps(connection["extra"])}
-    airflow.api.ask("POST", "/connections", {"connection_id": conn_id, **connection, **more})
+    more = {"description": "A local service of make ui", "port": 0}
+    airflow.api.add_connection(conn_id, {**connection, **more})
 
 
-def script_flows(service: LocalService, delay: float) -> None:
-    """
-    Have the runs of the examples that wait claim their start, report their progress and call back.
+def _script_flows(service: LocalService, s3: LocalS3, delay: float) -> None:
+    """Have the runs of the examples claim, report and call back, and the task of the one that claims get no response."""
 
-    The task of the example that claims gets no response.
+    def write_object(run: Run) -> None:
+        s3.put(run.inputs["key"], b"customer,total\nAda,19.99\nGrace,240.00\n")
 
-    :param delay: seconds from the start of a run to its end
-    """
+    service.callbacks.add(result=write_object, inputs={"bucket": BUCKET}, delay=delay)
     words = [{"progress": part, "message": f"Exported {part:.0%}", "delay": delay / 3} for part in (0.3, 0.7)]
     service.callbacks.add(
         result=lambda run: {"rows": 1250, "file": f"{run.inputs.get('report', 'all')}.csv"},
@@ -149,8 +141,3 @@ def script_flows(service: LocalService, delay: float) -> None:
         delay=delay / 3,
     )
     service.faults.add("drop_after", flow_id=DEMO_KEY.flow_id, inputs={"report": "refunds"}, times=None)
-
-
-def shown(path: Path) -> str:
-    """Return a path of the project as people want to read it."""
-    return str(path.relative_to(PROJECT))

@@ -8,16 +8,13 @@ from typing import Any, Self
 import boto3
 from moto.server import ThreadedMotoServer
 
+BUCKET = "reports"
+
 
 class LocalS3:
-    """
-    A server that speaks S3's interface, as a context manager, with one bucket.
+    """A server that speaks S3's interface, as a context manager, with one bucket."""
 
-    :param bucket: the name of the bucket
-    """
-
-    def __init__(self, bucket: str) -> None:
-        self.bucket = bucket
+    def __init__(self) -> None:
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 
     def __enter__(self) -> Self:
@@ -28,7 +25,7 @@ class LocalS3:
         self._at = {"endpoint_url": f"http://{host}:{port}", "region_name": "us-east-1"}
         access = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
         self._client = boto3.client("s3", **self._at, **access)
-        self._client.create_bucket(Bucket=self.bucket)
+        self._client.create_bucket(Bucket=BUCKET)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -43,4 +40,4 @@ class LocalS3:
 
     def put(self, key: str, content: bytes) -> None:
         """Write an object."""
-        self._client.put_object(Bucket=self.bucket, Key=key, Body=content)
+        self._client.put_object(Bucket=BUCKET, Key=key, Body=content)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import multiprocessing
-import os
 import shutil
 import sys
 import tomllib
@@ -30,7 +29,6 @@ from mutmut.utils.format_utils import orig_function_and_class_names_from_key
 PROJECT = Path(__file__).resolve().parent.parent
 WORKSPACE = PROJECT / ".mutants"
 PACKAGE = Path("src", "workflow_automation_provider")
-MUTMUT_LOG = "mutmut.log"
 EXPLANATIONS = PROJECT / "tests" / "mutants.toml"
 
 # Files of the package, and the tests below tests/unit that must notice every change to them.
@@ -112,8 +110,6 @@ def prepare_workspace() -> None:
 
 def run_mutmut(files: list[str], tests: list[str]) -> None:
     """Make and test the mutants of some files, in the workspace that is the working directory."""
-    if not sys.stdout.isatty():  # nobody watches the numbers run
-        os.dup2(os.open(MUTMUT_LOG, os.O_WRONLY | os.O_CREAT), 1)
     from mutmut.__main__ import cli
 
     add_operators()
@@ -148,7 +144,7 @@ def test_group(files: list[str], patterns: Iterable[str]) -> list[tuple[Mutant, 
         process.start()
         process.join()
         if process.exitcode:
-            sys.exit(f"mutmut could not test the mutants: its output, or {WORKSPACE / MUTMUT_LOG}, says why.")
+            sys.exit("mutmut could not test the mutants: its output says why.")
         return [result for file in files for result in read_results(file)]
 
 

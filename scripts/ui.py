@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_launcher.airflow import PASSWORD, USER, Airflow
-from airflow_launcher.api import AirflowApi
 from airflow_launcher.processes import is_free
-from local_airflow import FLOW_USER, local_airflow, script_flows, shown
+from local_airflow import local_airflow
 
 if TYPE_CHECKING:
     from local_s3 import LocalS3
@@ -38,7 +37,7 @@ def announce(airflow: Airflow, service: LocalService) -> None:
     print(f"""
 Airflow   {airflow.url}   user {USER}, password {PASSWORD}
 Service   {service.url}   shows the runs it started
-Logs      {shown(airflow.home / "outputs")}, those of tasks in {shown(airflow.home / "logs")}
+Logs      {airflow.home}/outputs, those of tasks in {airflow.home}/logs
 
 Begin with workflow_automation_trigger: under Dags, open it and press Trigger. Its task has the button Open run.
 Then workflow_automation_trigger_upload, …_wait and …_claim; the others are recipes.
@@ -59,12 +58,11 @@ def play(run: Run, s3: LocalS3, airflow: Airflow) -> None:
             Path(path).write_bytes(report)
     elif dag_run_id := run.inputs.get("dag_run_id"):
         body = {"dag_run_id": dag_run_id, "logical_date": None, "conf": REPORT}
-        with contextlib.closing(AirflowApi(airflow.url)) as api:
-            api.log_in(FLOW_USER, FLOW_USER)
-            try:
-                api.ask("POST", "/dags/workflow_automation_next_dag/dagRuns", body)
-            except RuntimeError as error:
-                print(f"A flow could not start its DAG: {error}")
+        airflow.api.log_in(USER, PASSWORD)  # that of the start expires
+        try:
+            airflow.api.ask("POST", "/dags/workflow_automation_next_dag/dagRuns", body)
+        except RuntimeError as error:
+            print(f"A flow could not start its DAG: {error}")
 
 
 def play_all(airflow: Airflow, service: LocalService, s3: LocalS3) -> None:
@@ -82,14 +80,8 @@ def play_all(airflow: Airflow, service: LocalService, s3: LocalS3) -> None:
 
 def main() -> None:
     """Run until interrupted."""
-    with local_airflow("ui", chosen_port("UI_PORT", 8081), chosen_port("SERVICE_PORT", 8090)) as parts:
-        airflow, service, s3 = parts
-
-        def write_object(run: Run) -> None:
-            s3.put(run.inputs["key"], b"customer,total\nAda,19.99\nGrace,240.00\n")
-
-        service.callbacks.add(result=write_object, inputs={"bucket": s3.bucket}, delay=DELAY.total_seconds())
-        script_flows(service, DELAY.total_seconds())
+    ports = chosen_port("UI_PORT", 8081), chosen_port("SERVICE_PORT", 8090)
+    with local_airflow("ui", DELAY.total_seconds(), *ports) as (airflow, service, s3):
         announce(airflow, service)
         with contextlib.suppress(KeyboardInterrupt):
             play_all(airflow, service, s3)

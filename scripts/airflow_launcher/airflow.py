@@ -11,11 +11,13 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from airflow_launcher.api import AirflowApi
-from airflow_launcher.databases import PostgreSQL, SQLite
 from airflow_launcher.processes import Program, end, free_port, inhabitants, wait_for
+
+if TYPE_CHECKING:
+    from airflow_launcher.databases import PostgreSQL
 
 VERSION = version("apache-airflow")
 USER = PASSWORD = "admin"
@@ -46,7 +48,7 @@ class Airflow:
     :param home: the folder for all that it writes
     :param dags: the folder of its DAG files
     :param components: what runs, started in this order
-    :param database: SQLite in the home by default
+    :param database: by default ``airflow.db`` in the home, of SQLite
     :param connections: Airflow connections as JSON values, by connection id
     :param settings: more of Airflow's settings, by the names of their variables without ``AIRFLOW__``
     :param port: the api-server's port on this machine; a free one by default
@@ -60,7 +62,7 @@ class Airflow:
         dags: Path,
         *,
         components: Sequence[Component] = (API_SERVER, SCHEDULER, DAG_PROCESSOR),
-        database: PostgreSQL | SQLite | None = None,
+        database: PostgreSQL | None = None,
         connections: Mapping[str, Mapping[str, Any]] | None = None,
         settings: Mapping[str, str] | None = None,
         port: int | None = None,
@@ -71,10 +73,11 @@ class Airflow:
         self.home = home
         self.dags = dags
         self.url = url or f"http://127.0.0.1:{port}"
-        self.database = database or SQLite(home)
         self.api = AirflowApi(self.url)
         self.programs: dict[str, Program] = {}
         self._components = components
+        self._database = database
+        sqlite = f"sqlite:///{home / 'airflow.db'}?timeout=30"
         self._passwords = home / "passwords.json"
         self._users = users or {}
         roles = {USER: "admin", **self._users}
@@ -94,7 +97,7 @@ class Airflow:
                 "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in roles.items()),
                 "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": SLOW,
                 "DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
-                "DATABASE__SQL_ALCHEMY_CONN": self.database.url,
+                "DATABASE__SQL_ALCHEMY_CONN": database.url if database else sqlite,
                 "WORKERS__EXECUTION_API_TIMEOUT": "60",
                 **(settings or {}),
             },
@@ -122,13 +125,21 @@ class Airflow:
         Make the home and the database in it, unless that is done.
 
         :raises RuntimeError: if Airflow cannot make its database
+        :raises TimeoutError: if it does not in time
         """
         self.home.mkdir(parents=True, exist_ok=True)
         self._passwords.write_text(json.dumps({USER: PASSWORD, **{name: name for name in self._users}}))
-        self.database.start()
+        if self._database:
+            self._database.start()
         if not self.prepared:
             migration = self.program("migrate", "db", "migrate")
-            if not migration.run(START_TIMEOUT):
+            process = migration.start()
+            wait_for(
+                f"the database; its log: {migration.output}",
+                lambda: process.poll() is not None,
+                START_TIMEOUT,
+            )
+            if process.returncode:
                 raise RuntimeError(f"Airflow could not make its database:\n{_end_of(migration)}")
             self._made_by.write_text(VERSION)
 
@@ -165,11 +176,10 @@ class Airflow:
 
     def stop(self) -> None:
         """Kill everything that was started, and what that has started, orphans too."""
-        for program in self.programs.values():
-            program.kill()
-        self.database.stop()
         while leftovers := inhabitants(self.home):
             end(leftovers)
+        if self._database:
+            self._database.stop()
         self.api.close()
 
     def program(self, name: str, *command: str) -> Program:

@@ -66,19 +66,10 @@ class AirflowApi:
             return False
         return all(health[part]["status"] == "healthy" for part in parts)
 
-    def add_connection(
-        self, conn_id: str, host: str, key: str, port: int | None = None, **extra: Any
-    ) -> None:
-        """Add a connection of our type."""
-        connection = {
-            "connection_id": conn_id,
-            "conn_type": "workflow_automation",
-            "host": host,
-            "port": port,
-            "password": key,
-            "extra": json.dumps(extra),
-        }
-        self.ask("POST", "/connections", connection)
+    def add_connection(self, conn_id: str, connection: Mapping[str, Any]) -> None:
+        """Add a connection, given as a JSON value."""
+        extra = json.dumps(connection.get("extra", {}))
+        self.ask("POST", "/connections", {**connection, "connection_id": conn_id, "extra": extra})
 
     def unpause(self, dag_id: str) -> None:
         """Let a DAG be run, as soon as it is there."""

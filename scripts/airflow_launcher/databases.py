@@ -1,41 +1,14 @@
-"""The databases that Airflow keeps its state in."""
+"""A database for Airflow, other than its own SQLite."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 from pathlib import Path
 
 from airflow_launcher.processes import Program, free_port, wait_for
-
-
-class SQLite:
-    """
-    A file, in which readers do not block the writer, and writers wait for each other.
-
-    :param home: the folder of the file
-    """
-
-    def __init__(self, home: Path) -> None:
-        self.path = home / "airflow.db"
-
-    @property
-    def url(self) -> str:
-        """The address for SQLAlchemy."""
-        return f"sqlite:///{self.path}?timeout=30"
-
-    def start(self) -> None:
-        """Make the file, unless it is there."""
-        with contextlib.closing(sqlite3.connect(self.path)) as database:
-            # Kept in the file.
-            database.execute("PRAGMA journal_mode=WAL")
-
-    def stop(self) -> None:
-        """Do nothing: there is no server."""
 
 
 class PostgreSQL:

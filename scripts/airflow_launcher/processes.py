@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import signal
 import socket
@@ -94,24 +93,6 @@ class Program:
                 start_new_session=True,
             )
         return self._process
-
-    def run(self, seconds: float) -> bool:
-        """
-        Run it to its end, and tell whether it succeeded.
-
-        :raises TimeoutError: if it has not ended after so many seconds; then it is stopped
-        """
-        process = self.start()
-        try:
-            return process.wait(seconds) == 0
-        except subprocess.TimeoutExpired as error:
-            raise TimeoutError(
-                f"No end of {self.name} after {seconds:g} s: stopped. Its log: {self.output}"
-            ) from error
-        finally:
-            # Whatever it has left behind, too.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
 
     @property
     def runs(self) -> bool:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_launcher.airflow import Airflow
-from airflow_launcher.databases import SQLite
 from airflow_launcher.processes import free_port
 from gate import Gate
 from real_airflow import OLD_HEARTBEAT, QUICK_RECOVERY
@@ -34,11 +33,9 @@ class Deployment(Airflow):
     def __init__(self, home: Path, connections: Mapping[str, Mapping[str, Any]]) -> None:
         port = free_port()
         self.gate = Gate(f"http://127.0.0.1:{port}")
-        self._file = SQLite(home)
         super().__init__(
             home,
             Path(__file__).parent / "dags",
-            database=self._file,
             connections=connections,
             port=port,
             url=f"{self.gate.url}/some/prefix",
@@ -88,7 +85,7 @@ class Deployment(Airflow):
 
     def _update(self, column: str, where: str, *values: object) -> int:
         statement = f"UPDATE task_instance SET {column} = ? WHERE {where}"
-        with contextlib.closing(sqlite3.connect(self._file.path, timeout=60)) as database, database:
+        with contextlib.closing(sqlite3.connect(self.home / "airflow.db", timeout=60)) as database, database:
             return database.execute(statement, values).rowcount
 
     def log(self, dag_id: str, run_id: str, *, map_index: int = -1) -> str:

@@ -57,10 +57,9 @@ def compared(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -
     with LocalService(keys=[KEY], journal=journal) as service:
         # The first step of every flow, where it is given a URL.
         service.callbacks.add(None, started=0.2)
-        deployment.api.add_connection("compared", service.base_url, KEY.value)
-        extra = json.dumps({"X-API-Key": KEY.value})
-        http = {"connection_id": "compared_http", "conn_type": "http", "host": service.url, "extra": extra}
-        deployment.api.ask("POST", "/connections", http)
+        deployment.api.add_connection("compared", service.airflow_connection())
+        http = {"conn_type": "http", "host": service.url, "extra": {"X-API-Key": KEY.value}}
+        deployment.api.add_connection("compared_http", http)
         yield service
 
 

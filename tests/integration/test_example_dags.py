@@ -210,7 +210,7 @@ def test_s3(run, service, workflow_automation_callback_base_url, monkeypatch):
     from local_s3 import LocalS3
 
     orders = {"orders/a.csv": b"order\n1001\n", "orders/b.csv": b"order\n1002\n"}
-    with LocalS3("reports") as s3:
+    with LocalS3() as s3:
         monkeypatch.setenv("AIRFLOW_CONN_AWS_DEFAULT", json.dumps(s3.connection))
         for key, content in orders.items():
             s3.put(key, content)

@@ -77,7 +77,8 @@ def service(stack: Stack) -> Iterator[Service]:
     """The service, in a process of its own, and the connection to it."""
     service = Service(stack.home)
     service.start()
-    stack.api.add_connection("workflow_automation_default", service.base_url, KEY, flow_id=FLOW_ID)
+    connection = {"conn_type": "workflow_automation", "host": service.base_url, "password": KEY}
+    stack.api.add_connection("workflow_automation_default", {**connection, "extra": {"flow_id": FLOW_ID}})
     yield service
     service.stop()
 

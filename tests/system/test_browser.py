@@ -125,7 +125,10 @@ def test_test_button(stack: Stack, service: Service, ui: AirflowUi) -> None:
     before, runs = len(service.journal.requests()), service.journal.runs()
     # With a port of its own: Airflow to 3.3.2 refuses to test a connection without one (its PR 73298).
     for conn_id, port in (("there", service.port), ("nowhere", free_port())):
-        stack.api.add_connection(conn_id, "http://127.0.0.1/api", KEY, port, flow_id=FLOW_ID)
+        at = {"host": "http://127.0.0.1/api", "port": port, "password": KEY}
+        stack.api.add_connection(
+            conn_id, {"conn_type": "workflow_automation", **at, "extra": {"flow_id": FLOW_ID}}
+        )
     said = {conn_id: ui.test(conn_id) for conn_id in ("there", "nowhere")}
     assert said["there"].startswith("Test Connection Successful")
     assert "Not checked, as it takes a run: the path and the API key" in said["there"]

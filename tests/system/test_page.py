@@ -294,7 +294,7 @@ for line in sys.argv[1:]:
 
 def run_commands(airflow: Airflow, name: str, lines: list[str]) -> None:
     program = Program(name, [sys.executable, "-c", CLI, *lines], airflow.home, airflow.env)
-    assert program.run(START_TIMEOUT), program.tail()
+    assert program.start().wait(START_TIMEOUT) == 0, program.tail()
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ HELD = [f"parked-{n}" for n in range(3)]
 def flows(stack: Stack) -> Iterator[LocalService]:
     """A service in this process: a test can hold back what its flows do."""
     with LocalService([Key(KEY, FLOW_ID)], journal=stack.home / "flows.jsonl") as flows:
-        stack.api.add_connection("waits", flows.base_url, KEY, flow_id=FLOW_ID)
+        stack.api.add_connection("waits", flows.airflow_connection())
         yield flows
 
 

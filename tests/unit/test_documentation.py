@@ -70,12 +70,15 @@ def test_a_snippet_and_a_table_are_made_again():
     part = (
         "<!-- cut: example_dags/workflow_automation_wait.py howto_operator_trigger_flow_wait -->\n```python\n"
     )
-    fields = "<!-- fields: workflow_automation_provider.testing.journal Work -->\n"
-    new = snippets.renewed(f"{part}old()\n```\n{fields}\nAfter it\n")
+    table = "<!-- table: workflow_automation_provider.testing.journal Work -->\n"
+    new = snippets.renewed(f"{part}old()\n```\n{table}\nAfter it\n")
     assert new.startswith(f"{part}trigger = TriggerFlowOperator(\n    task_id=")
-    assert f"{fields}\n| Class | Meaning | Fields |\n| --- | --- | --- |\n| `Work` | A run that " in new
+    assert (
+        f"{table}\n| Name | Meaning |\n| --- | --- |\n| `Work(run_id, flow_id, inputs, at)` | A run that "
+        in new
+    )
     assert new.endswith(" |\n\nAfter it\n")
-    assert snippets.renewed(new.replace("`Work`", "`Other`")) == new
+    assert snippets.renewed(new.replace("`Work(", "`Other(")) == new
     with pytest.raises(ValueError, match="has 0 parts"):
         snippets.cut("example_dags/workflow_automation_trigger.py", "nowhere")
 
