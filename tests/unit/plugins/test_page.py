@@ -52,20 +52,20 @@ class Html(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.links: dict[str, str] = {}
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, Any]]] = []
         self.rows: list[str] = []
         self.text = ""
         self._open: list[str] = []
         self.feed(html)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.elements.append((tag, dict(attrs)))
         if tag not in ("meta", "input"):
             self._open.append(tag)
         if tag == "tr":
             self.rows.append("")
         if tag == "a":
-            self.links[dict(attrs)["href"] or ""] = ""
+            self.links[dict(attrs)["href"]] = ""
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag
@@ -79,20 +79,17 @@ class Html(HTMLParser):
         if "a" in self._open:
             self.links[[*self.links][-1]] += data
 
-    def all(self, tag: str) -> list[dict[str, str | None]]:
+    def all(self, tag: str) -> list[dict[str, Any]]:
         return [attrs for name, attrs in self.elements if name == tag]
 
 
 class Task(WaitingTask):
     """A task instance, with entries as the task and the endpoint leave them."""
 
-    def __init__(self, dag: Any, *, starts: bool = True, conn: str = "", **values: Any) -> None:
-        self.mark = ""
+    def __init__(self, dag: Any, *, starts: bool = True, **values: Any) -> None:
         self._given = starts
-        super().__init__(
-            dag,
-            **{"state": "running", "try_number": 1, "start_date": ago(900), "end_date": ago(60), **values},
-        )
+        times = {"start_date": ago(900), "end_date": ago(60)}
+        super().__init__(dag, **{"state": "running", "try_number": 1, **times, **values})
 
     def give(self, **fields: Any) -> None:
         """Of a task that has no start, only the token."""
@@ -209,19 +206,13 @@ def tab(viewer):
 
 
 class TestWhoSeesWhat:
-    @pytest.mark.parametrize(
-        "path", [LIST, f"{LIST}?q=a%26b", f"{TAB}?dag_id=callbacks&run_id=a%26b&task_id=c"]
-    )
+    @pytest.mark.parametrize("path", [LIST, f"{TAB}?dag_id=callbacks&run_id=a%26b&task_id=c"])
     def test_without_a_login_it_is_the_login(self, stranger, dag, path):
         response = stranger.get(path)
         assert response.status_code == 303
         to = urlsplit(response.headers["location"])
         assert to.path == "/api/v2/auth/login"
         assert parse_qs(to.query)["next"] == [path]
-
-    def test_an_invalid_login(self, stranger, dag):
-        stranger.cookies.set("_token", "not.a.token")
-        assert stranger.get(LIST).status_code in (303, 403)
 
     def test_nothing_can_be_changed(self, viewer, dag):
         for method in ("POST", "PUT", "PATCH", "DELETE"):
@@ -452,26 +443,19 @@ class TestList:
         from airflow import settings
 
         statements: list[str] = []
-
-        def count():
-            statements.clear()
-            assert viewer.get(LIST).status_code == 200
-            return len(statements)
-
-        def add():
-            Task(dag).outcome().say("x").park()
-            task = Task(dag, starts=False)
-            task.put("workflow_automation_batch_000000", {})
-
-        add()
-        viewer.get(LIST)
+        found = []
         listener = lambda _conn, _cursor, statement, *_: statements.append(statement)  # noqa: E731
         event.listen(settings.engine, "before_cursor_execute", listener)
-        few = count()
-        for _ in range(12):
-            add()
-        assert count() == few <= 9
+        for more in (1, 12):
+            for _ in range(more):
+                Task(dag).outcome().say("x").park()
+                Task(dag, starts=False).put("workflow_automation_batch_000000", {})
+            for _ in range(2):
+                statements.clear()
+                assert viewer.get(LIST).status_code == 200
+            found.append(len(statements))
         event.remove(settings.engine, "before_cursor_execute", listener)
+        assert found[0] == found[1] <= 9
 
     def test_mapped(self, dag, listed, tab):
         task = Task(dag, task_id="mapped", map_index=2, _rendered_map_index="Ada").outcome()
@@ -546,11 +530,6 @@ HOSTILE = [
 
 
 class TestHostileTexts:
-    def test_in_the_advice(self, dag, tab):
-        task = Task(dag, state="failed").outcome(run={"run_id": "\u202e1001"})
-        assert "\u202e" not in tab(task).text
-        assert "with the quotes" in tab(task).text
-
     @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
     def test_shown_as_text(self, dag, viewer, text):
         task = Task(dag).outcome(run={"run_id": text, "run_link": text, "flow_id": text}).say(text).park()
@@ -558,7 +537,9 @@ class TestHostileTexts:
         task.speak(
             claim=Claim(ago(9), text, text), end=End(ago(8), "success", text, text, text), refused=[text]
         )
-        for url in (LIST, f"{LIST}?{urlencode({'q': text[:99]}, errors='replace')}", f"{TAB}?{task.query}"):
+        advised = Task(dag, state="failed").outcome(run={"run_id": text})
+        query = urlencode({"q": text[:99]}, errors="replace")
+        for url in (LIST, f"{LIST}?{query}", f"{TAB}?{task.query}", f"{TAB}?{advised.query}"):
             response = viewer.get(url)
             assert response.status_code == 200
             found = Html(response.text)
