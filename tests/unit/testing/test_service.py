@@ -6,7 +6,6 @@ import logging
 import re
 import socket
 import ssl
-from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import httpx
@@ -61,18 +60,7 @@ def test_https_with_faults(certificate):
             service.faults.add(kind)
             with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
                 call.by_path()
-        service.faults.add("stale")
-        assert call.by_path().status_code == 201
-        with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
-            call.by_path()
-        assert len(service.runs) == 5
-
-
-def test_many_requests_at_once(service, call):
-    with ThreadPoolExecutor(8) as pool:
-        ids = list(pool.map(lambda _: call.by_path().json()["run_id"], range(50)))
-    assert {*ids} == {run.run_id for run in service.runs}
-    assert len(service.runs) == 50
+        assert len(service.runs) == 4
 
 
 def test_a_response_is_sent_at_once():
