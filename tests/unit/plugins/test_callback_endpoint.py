@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import re
 import signal
@@ -23,7 +22,7 @@ from sqlalchemy.exc import DataError
 
 from airflow_launcher.processes import free_port, wait_for
 from workflow_automation_provider.execution.callback import MAX_BODY, PATH, new_token, read
-from workflow_automation_provider.execution.ledger import End, Spoken, entry_of
+from workflow_automation_provider.execution.ledger import End, Spoken
 from workflow_automation_provider.plugins import callback_endpoint, metadata
 
 SUCCESS = {"status": "success", "result": {"rows": 3}}
@@ -190,17 +189,6 @@ def test_mapped(waiting, say):
     task.rows.map_index = 2
     assert task.spoken == NOTHING
     assert task.ti.trigger_timeout is None
-
-
-def test_the_token_is_not_stored(waiting, say):
-    """Nor where a flow returns its inputs."""
-    task = waiting()
-    assert say(task.url, "started", run_link=f"http://a{task.url}") == 200
-    assert say(task.url, message=f"called {task.url}") == 200
-    answer = {"result": [{task.token: [f"{task.url}&a"]}], "message": "-".join(task.token)}
-    assert [say(task.url, "success", **answer) for _ in range(2)] == [200, 200]
-    assert task.token not in json.dumps([entry_of(task.spoken), task.word])
-    assert task.spoken.end.message == "(withheld: the token of the callback)"
 
 
 # The database.
