@@ -23,22 +23,15 @@ def now():
     return {"dag": DAG("orders", schedule=None), "event": "failed"}
 
 
-def inputs_of(service):
-    return [run.inputs for run in service.runs]
-
-
-class TestStart:
-    def test_by_key(self, service, now, log):
-        assert FlowNotifier({"event": "{{ event }}", "deep": [{"of": "{{ dag.dag_id }}"}]})(now) is None
-        (run,) = service.runs
-        assert run.by == "key"
-        assert run.inputs == {"event": "failed", "deep": [{"of": "orders"}]}
-        assert f"Started run 1001: {service.url}/runs/1001" in log()
-
-    def test_another_connection(self, workflow_automation_service, workflow_automation_connect, now):
-        workflow_automation_connect("failed_flows")
-        FlowNotifier({}, workflow_automation_conn_id="{{ event }}_flows")(now)
-        assert len(workflow_automation_service.runs) == 1
+def test_a_run_is_started_with_what_is_rendered(
+    workflow_automation_service, workflow_automation_connect, now, log
+):
+    workflow_automation_connect("failed_flows")
+    inputs = {"event": "{{ event }}", "deep": [{"of": "{{ dag.dag_id }}"}]}
+    assert FlowNotifier(inputs, workflow_automation_conn_id="{{ event }}_flows")(now) is None
+    (run,) = workflow_automation_service.runs
+    assert (run.by, run.inputs) == ("key", {"event": "failed", "deep": [{"of": "orders"}]})
+    assert f"Started run 1001: {workflow_automation_service.url}/runs/1001" in log()
 
 
 class TestOutcomes:
@@ -150,7 +143,7 @@ class TestAsync:
             return [event.payload["state"] async for event in trigger.run()]
 
         assert [str(state).lower() for state in asyncio.run(main())][-1].endswith("success")
-        assert inputs_of(service) == [{"late": "orders/manual"}]
+        assert [run.inputs for run in service.runs] == [{"late": "orders/manual"}]
 
     def test_a_deadline_alert_in_an_executor(self, service, tmp_path):
         import structlog
@@ -170,4 +163,4 @@ class TestAsync:
             **{name: value for name, value in arguments.items() if name in taken}
         )
         assert done == (True, None)
-        assert inputs_of(service) == [{"late": "orders/manual"}]
+        assert [run.inputs for run in service.runs] == [{"late": "orders/manual"}]

@@ -15,7 +15,6 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from raw_server import response
 from workflow_automation_provider.exceptions import (
     Accepted,
-    BusyError,
     OutcomeUnknownError,
     RejectedError,
     UnidentifiedError,
@@ -177,19 +176,6 @@ def test_a_late_429_does_not_end_a_batch_in_which_others_get_through(batch, raw_
     options = {"send_retry_timeout": 0.5, "max_starts_per_second": 30, "max_concurrency": 2}
     found = batch([{"late": 1}, *rows(20)], workflow_automation_conn_id="raw", **options)
     assert statuses(found) == {"started": 21}
-
-
-def test_a_retry_starts_the_rest(batch, service):
-    fault = service.faults.add("busy", times=None, retry_after="30", inputs={"late": True})
-    items = [*rows(20), *({"n": n, "late": True} for n in range(20, 40))]
-    with pytest.raises(BusyError, match="30 s") as caught:
-        batch(items)
-    assert not isinstance(caught.value, AirflowFailException)
-    assert "second run" not in caught.value.next_step
-    assert caught.value.retry_after == 30
-    fault.remaining = 0
-    assert statuses(batch(items, try_number=2)) == {"started": 40}
-    assert times_started(service) == Counter(range(40))
 
 
 @pytest.mark.no_cover
