@@ -31,20 +31,30 @@ def waiting(dag):
     return make
 
 
+@contextlib.contextmanager
+def serving():
+    """Serve the endpoint, and shut the server down at the end."""
+    from workflow_automation_provider.plugins import callback_endpoint
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(callback_endpoint.app, log_level="debug", lifespan="on", access_log=False)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
+
+
 @pytest.fixture(scope="session")
 def base_url():
     """Where the endpoint is served; it takes longer than for a flow, as a loaded machine wants."""
     from workflow_automation_provider.plugins import callback_endpoint
 
-    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, serving() as url:
         patch.setattr(callback_endpoint, "_TIMEOUT", 120.0)
-        config = uvicorn.Config(callback_endpoint.app, log_level="debug", lifespan="on", access_log=False)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
+        yield url
 
 
 @pytest.fixture

@@ -6,10 +6,7 @@ import asyncio
 import contextlib
 import logging
 import re
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +17,11 @@ import httpx
 import pytest
 from sqlalchemy.exc import DataError
 
-from airflow_launcher.processes import free_port, wait_for
 from workflow_automation_provider.execution.callback import MAX_BODY, PATH, new_token, read
 from workflow_automation_provider.execution.ledger import End, Spoken
 from workflow_automation_provider.plugins import callback_endpoint, metadata
+
+from .conftest import serving
 
 SUCCESS = {"status": "success", "result": {"rows": 3}}
 FAILED = {"status": "failed", "message": "There were no orders."}
@@ -278,39 +276,13 @@ def test_stuck_database(waiting, http, monkeypatch, caplog, is_patient):
     assert http.post(task.url, json=SUCCESS).status_code == 200
 
 
-STUCK = """
-import sys, threading, time
-import uvicorn
-from workflow_automation_provider.plugins import callback_endpoint, metadata
-
-def hang(_):
-    print("stuck", flush=True)
-    time.sleep(120)
-
-callback_endpoint._TIMEOUT = 1.0
-metadata.is_known = hang
-uvicorn.run(callback_endpoint.app, port=int(sys.argv[1]), log_level="warning")
-"""
-
-
-def test_shutdown_while_a_thread_is_stuck(airflow_home):
-    port = free_port()
-    command = [sys.executable, "-c", STUCK, str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            wait_for("the server", lambda: server.poll() is not None or answers(port))
-            assert httpx.post(f"http://127.0.0.1:{port}{unknown()}", trust_env=False).status_code == 503
-            assert server.stdout
-            assert server.stdout.readline() == "stuck\n"
-            server.send_signal(signal.SIGTERM)
-            assert server.wait(30) == -signal.SIGTERM
-        finally:
-            server.kill()
-
-
-def answers(port):
-    with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
-        return True
+def test_shutdown_while_a_thread_is_stuck(request, monkeypatch):
+    going_on = threading.Event()
+    request.addfinalizer(going_on.set)
+    monkeypatch.setattr(metadata, "is_known", lambda _: going_on.wait())
+    monkeypatch.setattr(callback_endpoint, "_TIMEOUT", 0.2)
+    with serving() as url:
+        assert httpx.post(f"{url}{unknown()}", trust_env=False).status_code == 503
 
 
 # The server around it.
