@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, OperationalError
 
 from workflow_automation_provider.execution.callback import MAX_BODY, PATH, new_token, read
 from workflow_automation_provider.execution.ledger import End, Spoken
@@ -206,23 +206,11 @@ def test_locked_database(waiting, http, impatient, locked_database, caplog):
         assert call.result().status_code == 200
 
 
-def test_no_database(waiting, http, monkeypatch, tmp_path, caplog):
-    from airflow import settings
-    from sqlalchemy import create_engine
-    from sqlalchemy.orm import sessionmaker
-
-    task = waiting()
-    with monkeypatch.context() as patch:
-        patch.setattr(settings, "Session", sessionmaker(create_engine(f"sqlite:///{tmp_path}/missing/a.db")))
-        assert http.post(task.url, json=FAILED).status_code == 503
-    assert "unable to open" in caplog.text
-    assert task.spoken == NOTHING
-
-
 @pytest.mark.parametrize(
     ("name", "error", "words"),
     [
         ("_write", DataError("INSERT", {"value": "orders"}, ValueError("no orders")), "ValueError"),
+        ("_find", OperationalError("SELECT", {"key": "orders"}, ValueError("gone")), "handled: gone"),
         ("_find", KeyError("orders"), "(?s)KeyError at.*metadata.py"),
     ],
 )

@@ -151,16 +151,8 @@ def test_each_line_of_the_journal_is_an_event_with_its_fields(service, call):
 # Paths -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("segment", "flow_id"),
-    [
-        ("%2E%2E", ".."),
-        ("%E6%97%A5+b%20c", "日+b c"),
-        ("a%252Fb", "a%2Fb"),
-        ("..%2F..%2Ftrigger", "../../trigger"),
-    ],
-)
-def test_flow_id_is_one_segment(service, http, segment, flow_id):
+def test_flow_id_is_one_segment(service, http):
+    segment, flow_id = "..%2F%E6%97%A5%20c%252Fb", "../日 c%2Fb"
     http.headers["Content-Type"] = "application/json"
     request = http.build_request("POST", "/", content=b'{"inputs": {}}')
     # Past httpx's own encoding, byte by byte.
