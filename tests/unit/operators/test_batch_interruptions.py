@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import re
 import threading
 import time
@@ -21,8 +20,8 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
-from ..batches import Watched, counts, entries_of, failing, rows, statuses, times_started
-from ..starts import TaskTimeout, interrupted, mentions
+from ..batches import counts, entries_of, failing, rows, statuses, times_started
+from ..starts import interrupted, mentions
 
 
 def stated_runs(text):
@@ -87,39 +86,6 @@ def test_a_write_that_airflow_repeats_late_undoes_no_later_one(world):
     for late in task.late:
         late()
     assert task.rows.entries == entries
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_whatever_fails_no_input_is_sent_twice_and_each_is_accounted_for(batch, service, tmp_path, seed):
-    chance = random.Random(seed)
-    kinds = ["drop_before", "drop_after", "status_after", "reject", "busy", "garbage", "stale", "reset_after"]
-    for n in range(40):
-        if chance.random() < 0.2:
-            service.faults.add(chance.choice(kinds), inputs={"n": n})
-    output = tmp_path / "output.jsonl"
-    for number in range(1, 5):
-        fail_at = chance.randrange(2, 12) if number < 4 else 0
-        error = chance.choice([RuntimeError("The store is gone"), TaskTimeout()])
-
-        def store(inner, fail_at=fail_at, error=error):
-            return Watched(getattr(inner, "inner", inner), lambda: times_started(service), fail_at, error)
-
-        options = {"output_path": str(output), "max_concurrency": chance.choice([1, 8])}
-        try:
-            batch(rows(40), try_number=number, store=store, send_retry_timeout=20, **options)
-        except TaskTimeout:
-            assert number < 4
-        except WorkflowAutomationError as raised:
-            if raised.code != "batch-interrupted":
-                break
-            assert number < 4
-    assert max(times_started(service).values()) == 1
-    runs = {run.inputs["n"]: run.run_id for run in service.runs}
-    for item in map(json.loads, output.read_text().splitlines()):
-        if item["status"] == "started":
-            assert item["run_id"] == runs[item["index"]]
-        elif item["status"] != "unknown":
-            assert (item["index"] in runs) == (item["status"] == "unidentified")
 
 
 def test_on_kill_stops_all_threads(batch, service):
