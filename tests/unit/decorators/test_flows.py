@@ -34,16 +34,16 @@ class Function:
         self.calls = 0
         self.returns: list[object] = [{"a": 1}]
 
-    def operator(self, *args, **arguments):
-        def trigger(*given, **named):
+    def operator(self, **arguments):
+        def trigger():
             self.calls += 1
             returned = self.returns[min(self.calls, len(self.returns)) - 1]
             if isinstance(returned, Exception):
                 raise returned
-            return returned(*given) if callable(returned) else returned
+            return returned() if callable(returned) else returned
 
         decorate = trigger_flow_task(**{"send_retry_timeout": 0, **arguments})
-        return operator_of(decorate(trigger)(*args))
+        return operator_of(decorate(trigger)())
 
 
 @pytest.fixture

@@ -77,34 +77,29 @@ def say(http):
 
 
 @pytest.fixture
-def impatient(dag):
-    """Have SQLite, too, wait for a lock only for a moment."""
-    from airflow import settings
-    from sqlalchemy import event
+def locked_database(dag):
+    """
+    Return a context manager that holds SQLite's lock for writing, or other databases' locks of all task instances.
 
-    def set_timeout(connection, *_):
+    SQLite, too, waits for a lock only for a moment.
+    """
+    from airflow import settings
+    from sqlalchemy import event, text
+
+    def be_impatient(connection, *_):
         if isinstance(connection, sqlite3.Connection):
             connection.execute("PRAGMA busy_timeout = 100")
 
-    engine = settings.get_engine()
-    event.listen(engine, "checkout", set_timeout)
-    yield
-    event.remove(engine, "checkout", set_timeout)
-    engine.dispose()
-
-
-@pytest.fixture
-def locked_database(dag):
-    """Return a context manager that holds SQLite's lock for writing, or other databases' locks of all task instances."""
-    from airflow import settings
-    from sqlalchemy import text
-
     @contextlib.contextmanager
     def lock():
-        with settings.get_engine().connect() as other:
+        with engine.connect() as other:
             is_sqlite = other.dialect.name == "sqlite"
             other.execute(text("BEGIN IMMEDIATE" if is_sqlite else "SELECT id FROM task_instance FOR UPDATE"))
             yield
             other.rollback()
 
-    return lock
+    engine = settings.get_engine()
+    event.listen(engine, "checkout", be_impatient)
+    yield lock
+    event.remove(engine, "checkout", be_impatient)
+    engine.dispose()

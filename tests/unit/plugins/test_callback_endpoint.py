@@ -192,7 +192,7 @@ def test_mapped(waiting, say):
 # The database.
 
 
-def test_locked_database(waiting, http, impatient, locked_database, caplog):
+def test_locked_database(waiting, http, locked_database, caplog):
     task = waiting()
     with locked_database():
         response = http.post(task.url, json=SUCCESS)

@@ -96,7 +96,7 @@ def test_closed(waiting, say, state, claim, end):
 # At once; tests/crash/test_claim_races.py has runs that call together.
 
 
-def test_what_takes_no_lock(waiting, say, impatient, locked_database):
+def test_what_takes_no_lock(waiting, say, locked_database):
     """A word, where the database has locks for rows; a claim waits for them, and the run is to ask again."""
     from airflow import settings
 

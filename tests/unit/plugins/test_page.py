@@ -608,11 +608,3 @@ class TestHostileTexts:
         for response in map(viewer.get, urls):
             assert response.status_code == 200
             assert "unknown" in response.text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(-5, "0 s"), (59, "1 min"), (90, "90 s"), (86390, "1 day"), (100_000, "28 h"), (3 * 86400, "3 days")],
-)
-def test_duration(seconds, words):
-    assert page.duration(timedelta(seconds=seconds)) == words
