@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from airflow.sdk import Asset
@@ -65,7 +66,7 @@ def test_what_is_not_known_or_could_not_be_stored_is_left_out(service, context, 
 
 def test_a_batch_of_an_unknown_flow(service, context, events, log, workflow_automation_connect):
     workflow_automation_connect("no_flow", extra={"flow_id": None})
-    task = TriggerFlowBatchOperator(
+    task: Any = TriggerFlowBatchOperator(
         task_id="batch", batch=[{}], workflow_automation_conn_id="no_flow", outlets=[REPORT]
     )
     task.execute({**context(task_id="batch"), "outlet_events": events})
@@ -91,7 +92,7 @@ def test_a_failure_is_only_told_of(service, context, log, error):
 def test_an_upload_tells_the_link_that_it_was_given(service, context, events, link):
     trigger().execute(context())
     run = {"run_id": "1001", "run_link": link}
-    task = UploadFilesOperator(task_id="upload", run_id=run, files=[{"a": 1}], outlets=[REPORT])
+    task: Any = UploadFilesOperator(task_id="upload", run_id=run, files=[{"a": 1}], outlets=[REPORT])
     task.execute({**context(task_id="upload"), "outlet_events": events})
     link = {"run_link": link} if link == LONGEST_LINK else {}
     assert events[REPORT].extra == {"run_id": "1001", "flow_id": "demo-flow", "files": 1, "bytes": 0, **link}

@@ -92,7 +92,7 @@ def test_items_that_fail_do_not_stop_the_others_and_are_listed(
     with pytest.raises(kind) as caught:
         batch(rows(number + others), output_path=str(output))
     error = caught.value
-    assert isinstance(error, AirflowFailException)
+    assert isinstance(caught.value, AirflowFailException)
     assert error.accepted is (Accepted.MAYBE if status == "unknown" else Accepted.YES)
     if status != "unidentified":
         assert error.consequence == counts(number + others, started=others, **{status: number})
