@@ -120,8 +120,9 @@ def test_a_link_that_cannot_be_stored_fails_no_task(service, store, context, log
     assert mentions(log(), "link", "could not be stored")
 
 
-def test_inputs_may_be_left_out():
-    assert TriggerFlowOperator(task_id="trigger").inputs == {}
+def test_inputs_may_be_left_out(service, store, context):
+    TriggerFlowOperator(task_id="trigger", flow_id="demo-flow").execute(context(store))
+    assert [(run.by, run.inputs) for run in service.runs] == [("path", {})]
     assert repr(UNSET) == "not given", "as the default of the signature"
 
 
