@@ -26,11 +26,6 @@ def with_arguments(customer: str) -> dict[str, str]:
     return {"customer": customer}
 
 
-@trigger_flow_task()
-def without(text: str) -> dict[str, str]:
-    return {"text": text}
-
-
 assert_type(bare("Ada", number=2), XComArg)
 assert_type(with_arguments.function("Ada"), dict[str, str])
 assert_type(bare.partial(number=2).expand(customer=["Ada"]), XComArg)
@@ -39,7 +34,6 @@ assert_type(bare.function("Ada"), dict[str, object])
 
 bare(5)  # type: ignore[arg-type]
 bare()  # type: ignore[call-arg, misc]
-trigger_flow_task(flow_id=5)  # type: ignore[call-overload]
 trigger_flow_task(on_unknown_start="explode")  # type: ignore[call-overload]
 trigger_flow_task(inputs={})  # type: ignore[call-overload]
 
@@ -47,10 +41,6 @@ trigger_flow_task(inputs={})  # type: ignore[call-overload]
 @trigger_flow_task  # type: ignore[type-var]
 def text() -> str:
     return "inputs"
-
-
-@trigger_flow_task(flow_id="flow")  # type: ignore[type-var]
-def nothing() -> None: ...
 
 
 # By its name, Airflow's own types know that it is a decorator of tasks.
@@ -62,12 +52,9 @@ def by_name(customer: str) -> dict[str, str]:
 assert_type(by_name("Ada"), XComArg)
 assert_type(by_name.function("Ada"), dict[str, str])
 
-plain = {"filename": "name", "body": "base64"}
 read: dict[str, str] = json.loads('{"filename": "name", "body": "base64"}')
-UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format=plain)
 UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format=read)
 UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format={"body": "base64"})
 UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format="data_url")
 UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format="b64")  # type: ignore[arg-type]
 UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format={"size": 1})  # type: ignore[dict-item]
-UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format=5)  # type: ignore[arg-type]

@@ -64,8 +64,8 @@ class Watched:
     :param fail_at: the number of the write that fails, from 1
     """
 
-    def __init__(self, inner, runs, fail_at=0, error=None):
-        self.inner, self.runs, self.fail_at, self.error = inner, runs, fail_at, error
+    def __init__(self, inner, runs, fail_at=0):
+        self.inner, self.runs, self.fail_at = inner, runs, fail_at
         self.writes = 0
         self.opened: dict[str, set[int]] = {}
         self.breaches: list[str] = []
@@ -89,12 +89,12 @@ class Watched:
         if not started <= set().union(*self.opened.values()):
             self.breaches.append(f"{started} of {self.opened}")
         if self.fail_at and self.writes >= self.fail_at:
-            raise self.error
+            raise RuntimeError("The store is gone")
         self.inner.set(key, value, retention=retention)
         self.opened[key] = {int(n) for n in value["opened"]}
         self.recorded |= {int(n) for n in value["results"]}
 
 
-def failing(service, fail_at, error="The store is gone"):
+def failing(service, fail_at):
     """Return what makes a store fail from a write on."""
-    return lambda inner: Watched(inner, lambda: times_started(service), fail_at, RuntimeError(error))
+    return lambda inner: Watched(inner, lambda: times_started(service), fail_at)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
@@ -23,22 +22,15 @@ def now():
     return {"dag": DAG("orders", schedule=None), "event": "failed"}
 
 
-def inputs_of(service):
-    return [run.inputs for run in service.runs]
-
-
-class TestStart:
-    def test_by_key(self, service, now, log):
-        assert FlowNotifier({"event": "{{ event }}", "deep": [{"of": "{{ dag.dag_id }}"}]})(now) is None
-        (run,) = service.runs
-        assert run.by == "key"
-        assert run.inputs == {"event": "failed", "deep": [{"of": "orders"}]}
-        assert f"Started run 1001: {service.url}/runs/1001" in log()
-
-    def test_another_connection(self, workflow_automation_service, workflow_automation_connect, now):
-        workflow_automation_connect("failed_flows")
-        FlowNotifier({}, workflow_automation_conn_id="{{ event }}_flows")(now)
-        assert len(workflow_automation_service.runs) == 1
+def test_a_run_is_started_with_what_is_rendered(
+    workflow_automation_service, workflow_automation_connect, now, log
+):
+    workflow_automation_connect("failed_flows")
+    inputs = {"event": "{{ event }}", "deep": [{"of": "{{ dag.dag_id }}"}]}
+    assert FlowNotifier(inputs, workflow_automation_conn_id="{{ event }}_flows")(now) is None
+    (run,) = workflow_automation_service.runs
+    assert (run.by, run.inputs) == ("key", {"event": "failed", "deep": [{"of": "orders"}]})
+    assert f"Started run 1001: {workflow_automation_service.url}/runs/1001" in log()
 
 
 class TestOutcomes:
@@ -87,30 +79,25 @@ class TestErrors:
         assert NO_RUN in text or "Nothing was sent" in text
         assert requests(service) == 0
 
-    def test_of_a_connection_that_may_not_be_read(self, service, now, log, monkeypatch):
-        """As in an executor's callback on Airflow 3.3."""
-
-        def deny(*_, **__):
-            raise PermissionError("Access denied")
-
-        monkeypatch.setattr(WorkflowAutomationHook, "get_connection", deny)
-        FlowNotifier({})(now)
-        assert "FlowNotifier: PermissionError: Access denied" in log()
-
-    @pytest.mark.parametrize(("step", "is_sent"), [("get_conn", False), ("send_trigger", True)])
-    def test_unexpected_ones_do_not_show_what_they_quote(self, service, now, log, monkeypatch, step, is_sent):
-        real = getattr(WorkflowAutomationHook, step)
-
-        def fail(*arguments, **options):
-            if is_sent:
-                real(*arguments, **options)
-            raise ValueError("secret")
+    @pytest.mark.parametrize(
+        ("step", "error", "said"),
+        [
+            # As in an executor's callback on Airflow 3.3.
+            ("get_connection", PermissionError("Access denied"), f"PermissionError: Access denied\n{NO_RUN}"),
+            ("get_conn", ValueError("secret"), f"ValueError.\n{NO_RUN}"),
+            ("send_trigger", ValueError("secret"), f"ValueError.\n{MAYBE}"),
+        ],
+    )
+    def test_unexpected_ones_do_not_show_what_they_quote(
+        self, service, now, log, monkeypatch, step, error, said
+    ):
+        def fail(*_arguments, **_options):
+            raise error
 
         monkeypatch.setattr(WorkflowAutomationHook, step, fail)
         FlowNotifier({})(now)
         text = log()
-        assert "FlowNotifier: ValueError.\n" in text
-        assert (MAYBE if is_sent else NO_RUN) in text
+        assert f"FlowNotifier: {said}" in text
         assert "secret" not in text
 
 
@@ -122,20 +109,16 @@ ALERT: dict[str, Any] = {"inputs": {"late": "{{ dag_run.dag_id }}/{{ dag_run.dag
 class TestAsync:
     def test_the_loop_goes_on(self, service):
         service.faults.add("delay", seconds=0.5)
-        ticks = []
-
-        async def tick():
-            while True:
-                ticks.append(time.monotonic())
-                await asyncio.sleep(0.05)
 
         async def main():
-            ticking = asyncio.create_task(tick())
-            await FlowNotifier(**ALERT, context={**DEADLINE})
-            ticking.cancel()
+            notified = asyncio.ensure_future(FlowNotifier(**ALERT, context={**DEADLINE}))
+            ticks = 0
+            while not notified.done():
+                ticks += 1
+                await asyncio.sleep(0.05)
+            return ticks
 
-        asyncio.run(main())
-        assert len(ticks) > 3
+        assert asyncio.run(main()) > 3
         assert len(service.runs) == 1
 
     def test_a_deadline_alert_in_the_triggerer(self, service):
@@ -150,7 +133,7 @@ class TestAsync:
             return [event.payload["state"] async for event in trigger.run()]
 
         assert [str(state).lower() for state in asyncio.run(main())][-1].endswith("success")
-        assert inputs_of(service) == [{"late": "orders/manual"}]
+        assert [run.inputs for run in service.runs] == [{"late": "orders/manual"}]
 
     def test_a_deadline_alert_in_an_executor(self, service, tmp_path):
         import structlog
@@ -170,4 +153,4 @@ class TestAsync:
             **{name: value for name, value in arguments.items() if name in taken}
         )
         assert done == (True, None)
-        assert inputs_of(service) == [{"late": "orders/manual"}]
+        assert [run.inputs for run in service.runs] == [{"late": "orders/manual"}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 
 import pytest
@@ -11,19 +10,18 @@ from raw_server import Server
 
 
 @pytest.fixture
-def raw_server(monkeypatch):
+def raw_server(request, monkeypatch):
     """Return what makes a server of which a test decides every byte, and the connection to it."""
-    with contextlib.ExitStack() as stack:
 
-        def make(respond):
-            server = Server(respond)
-            stack.callback(server.close)
-            connection = {
-                "conn_type": "workflow_automation",
-                "host": server.url,
-                "password": "a-key-of-the-tests",
-            }
-            monkeypatch.setenv("AIRFLOW_CONN_RAW", json.dumps(connection))
-            return server
+    def make(respond):
+        server = Server(respond)
+        request.addfinalizer(server.close)
+        connection = {
+            "conn_type": "workflow_automation",
+            "host": server.url,
+            "password": "a-key-of-the-tests",
+        }
+        monkeypatch.setenv("AIRFLOW_CONN_RAW", json.dumps(connection))
+        return server
 
-        yield make
+    return make

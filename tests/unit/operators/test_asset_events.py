@@ -27,11 +27,6 @@ def events():
     return OutletEventAccessors()
 
 
-def having(events: object, context: dict[str, Any]) -> Any:
-    """Return a context with events."""
-    return {**context, "outlet_events": events}
-
-
 def told(service, number=1001):
     return {"run_id": str(number), "run_link": f"{service.url}/runs/{number}", "flow_id": "demo-flow"}
 
@@ -44,13 +39,13 @@ def test_the_run_of_an_earlier_try_without_the_connection(service, store, contex
         raise RuntimeError("The secrets backend is not there")
 
     monkeypatch.setattr(WorkflowAutomationHook, "get_connection", fail)
-    trigger(outlets=[REPORT]).execute(having(events, context(store, try_number=2)))
+    trigger(outlets=[REPORT]).execute({**context(store, try_number=2), "outlet_events": events})
     assert events[REPORT].extra == told(service)
     assert trigger_flow_once("once", context=context(store, try_number=2)) == run
 
 
 def test_other_outlets_are_left_alone(service, context, events):
-    trigger(outlets=[object(), REPORT]).execute(having(events, context()))
+    trigger(outlets=[object(), REPORT]).execute({**context(), "outlet_events": events})
     assert events[REPORT].extra == told(service)
     assert len(events) == 1
 
@@ -65,16 +60,16 @@ LONGEST_LINK = "https://there/".ljust(MAX_LINK, "a")
 def test_what_is_not_known_or_could_not_be_stored_is_left_out(service, context, events, body, known):
     """The whole response of a run without a run_id is in the result, not in the event."""
     service.faults.add("response", body=body)
-    trigger(outlets=[REPORT]).execute(having(events, context()))
+    trigger(outlets=[REPORT]).execute({**context(), "outlet_events": events})
     assert events[REPORT].extra == {**known, "flow_id": "demo-flow"}
 
 
 def test_a_batch_of_an_unknown_flow(service, context, events, log, workflow_automation_connect):
     workflow_automation_connect("no_flow", extra={"flow_id": None})
-    task = TriggerFlowBatchOperator(
+    task: Any = TriggerFlowBatchOperator(
         task_id="batch", batch=[{}], workflow_automation_conn_id="no_flow", outlets=[REPORT]
     )
-    task.execute(having(events, context(task_id="batch")))
+    task.execute({**context(task_id="batch"), "outlet_events": events})
     assert "flow_id" not in events[REPORT].extra
     assert "incomplete" not in log()
 
@@ -87,7 +82,7 @@ def test_a_failure_is_only_told_of(service, context, log, error):
         def __getitem__(self, key):
             raise error
 
-    result = trigger(outlets=[REPORT]).execute(having(Broken(), context()))
+    result = trigger(outlets=[REPORT]).execute({**context(), "outlet_events": Broken()})
     assert result["run_id"] == "1001"
     assert mentions(text := log(), "asset events", "incomplete")
     assert type(error).__name__ in text
@@ -97,8 +92,8 @@ def test_a_failure_is_only_told_of(service, context, log, error):
 def test_an_upload_tells_the_link_that_it_was_given(service, context, events, link):
     trigger().execute(context())
     run = {"run_id": "1001", "run_link": link}
-    task = UploadFilesOperator(task_id="upload", run_id=run, files=[{"a": 1}], outlets=[REPORT])
-    task.execute(having(events, context(task_id="upload")))
+    task: Any = UploadFilesOperator(task_id="upload", run_id=run, files=[{"a": 1}], outlets=[REPORT])
+    task.execute({**context(task_id="upload"), "outlet_events": events})
     link = {"run_link": link} if link == LONGEST_LINK else {}
     assert events[REPORT].extra == {"run_id": "1001", "flow_id": "demo-flow", "files": 1, "bytes": 0, **link}
 

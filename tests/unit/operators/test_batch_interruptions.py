@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import re
 import threading
 import time
@@ -21,24 +20,8 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
-from ..batches import Watched, counts, entries_of, failing, rows, statuses, times_started
-from ..starts import TaskTimeout, interrupted, mentions
-
-
-def test_a_task_instance_that_belongs_to_another_process_stops_at_once(batch, service, log):
-    store = failing(service, 4, "another process")
-    with pytest.raises(WorkflowAutomationError, match="another process"):
-        batch(rows(200), store=store, max_concurrency=8)
-    started = times_started(service)
-    time.sleep(0.1)
-    assert times_started(service) == started
-    found = batch.context["task_state_store"]
-    assert len(started) <= len(set().union(*found.opened.values()))
-    # What could not be recorded is in the log.
-    text = log()
-    runs = {run.inputs["n"]: run.run_id for run in service.runs}
-    for n in set(started) - found.recorded:
-        assert f"batch[{n}]: {runs[n]}" in text
+from ..batches import counts, entries_of, failing, rows, statuses, times_started
+from ..starts import interrupted, mentions
 
 
 def stated_runs(text):
@@ -105,49 +88,6 @@ def test_a_write_that_airflow_repeats_late_undoes_no_later_one(world):
     assert task.rows.entries == entries
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_whatever_fails_no_input_is_sent_twice_and_each_is_accounted_for(batch, service, tmp_path, seed):
-    chance = random.Random(seed)
-    kinds = ["drop_before", "drop_after", "status_after", "reject", "busy", "garbage", "stale", "reset_after"]
-    for n in range(40):
-        if chance.random() < 0.2:
-            service.faults.add(chance.choice(kinds), inputs={"n": n})
-    output = tmp_path / "output.jsonl"
-    for number in range(1, 5):
-        fail_at = chance.randrange(2, 12) if number < 4 else 0
-        error = chance.choice([RuntimeError("The store is gone"), TaskTimeout()])
-
-        def store(inner, fail_at=fail_at, error=error):
-            return Watched(getattr(inner, "inner", inner), lambda: times_started(service), fail_at, error)
-
-        try:
-            batch(
-                rows(40),
-                try_number=number,
-                store=store,
-                output_path=str(output),
-                send_retry_timeout=20,
-                max_concurrency=chance.choice([1, 8]),
-            )
-        except TaskTimeout:
-            assert number < 4
-        except WorkflowAutomationError as raised:
-            if raised.code != "batch-interrupted":
-                break
-            assert number < 4
-    started = times_started(service)
-    assert max(started.values()) == 1
-    runs = {run.inputs["n"]: run.run_id for run in service.runs}
-    for item in map(json.loads, output.read_text().splitlines()):
-        match item["status"]:
-            case "started":
-                assert item["run_id"] == runs[item["index"]]
-            case "rejected" | "not started":
-                assert item["index"] not in runs
-            case "unidentified":
-                assert item["index"] in runs
-
-
 def test_on_kill_stops_all_threads(batch, service):
     def kill_soon(task):
         def wait_and_kill():
@@ -186,13 +126,23 @@ def test_a_task_that_was_ended_before_sends_nothing(batch, service):
     assert service.journal.requests() == []
 
 
-def test_an_execution_timeout_says_where_the_runs_are(batch, service, log):
+@pytest.mark.parametrize("has_store", [True, False])
+def test_an_execution_timeout_says_where_the_runs_are(workflow_automation_context, service, log, has_store):
     service.faults.add("delay", seconds=0.1, times=None)
+    task = TriggerFlowBatchOperator(task_id="batch", batch=rows(200))
+    context = workflow_automation_context(task)
+    if not has_store:
+        context.pop("task_state_store", None)
     with interrupted(1):
-        batch(rows(200))
+        task.execute(context)
     text = log()
-    assert counts(200, started=len(service.runs)) in text
-    assert mentions(text, "state store", "workflow_automation_batch_000000")
+    assert service.runs
+    if has_store:
+        assert counts(200, started=len(service.runs)) in text
+        assert mentions(text, "state store", "workflow_automation_batch_000000")
+    else:
+        assert text.count("before Airflow 3.3") == text.count("Starting 200 runs") > 0
+        assert stated_runs(text) == {run.inputs["n"]: run.run_id for run in service.runs}
 
 
 def test_an_interruption_while_the_last_responses_are_awaited(batch, service, log):
@@ -203,25 +153,7 @@ def test_an_interruption_while_the_last_responses_are_awaited(batch, service, lo
     text = log()
     assert mentions(text, "no response", "may have started", "batch[3]")
     assert len(service.runs) > 1
-    for run in service.runs:
-        if run.inputs["n"] != 3:
-            assert f"batch[{run.inputs['n']}]: {run.run_id}" in text
-
-
-def test_without_a_store_the_log_names_what_an_interrupted_try_started(
-    workflow_automation_context, workflow_automation_connection, service, log
-):
-    service.faults.add("delay", seconds=0.1, times=None)
-    task = TriggerFlowBatchOperator(task_id="batch", batch=rows(200))
-    context = workflow_automation_context(task)
-    context.pop("task_state_store", None)
-    with interrupted(1):
-        task.execute(context)
-    text = log()
-    assert text.count("before Airflow 3.3") == text.count("Starting 200 runs") > 0
-    assert service.runs
-    for run in service.runs:
-        assert f"batch[{run.inputs['n']}]: {run.run_id}" in text
+    assert stated_runs(text) == {3: "unknown"} | {run.inputs["n"]: run.run_id for run in service.runs}
 
 
 @pytest.mark.parametrize("is_last", [False, True])

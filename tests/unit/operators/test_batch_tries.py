@@ -16,7 +16,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
-from ..batches import failing, rows, statuses, times_started
+from ..batches import rows, statuses, times_started
 from ..starts import mentions
 
 
@@ -43,25 +43,6 @@ def test_a_clear_starts_all_anew(batch, service, log):
     assert statuses(batch.task.execute(context)) == {"started": 10}
     assert times_started(service) == Counter(dict.fromkeys(range(10), 2))
     assert mentions(log(), "cleared", "all items")
-
-
-def test_what_a_killed_try_left_open(batch, service):
-    """The process is gone: what it had opened and not recorded may have been sent."""
-    with pytest.raises(WorkflowAutomationError, match="Killed"):
-        batch(rows(40), store=failing(service, 3, "Killed"), max_concurrency=2)
-    assert 0 < len(times_started(service)) < 40
-    told = []
-    for number in (2, 3):
-        with pytest.raises(OutcomeUnknownError) as caught:
-            batch(rows(40), try_number=number)
-        told.append([line for line in str(caught.value).splitlines() if line.startswith("batch[")])
-    assert told[0] == told[1]
-    assert 0 < len(told[0]) <= 8
-    assert all("Try 1 " in line for line in told[0])
-    assert max(times_started(service).values()) == 1
-    items = batch(rows(40), try_number=4, on_unknown_start="start_again")
-    assert statuses(items) == {"started": 40}
-    assert sum(times_started(service).values()) <= 40 + 8
 
 
 def test_start_again_is_left_to_the_next_try(batch, service):

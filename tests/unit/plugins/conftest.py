@@ -31,20 +31,30 @@ def waiting(dag):
     return make
 
 
+@contextlib.contextmanager
+def serving():
+    """Serve the endpoint, and shut the server down at the end."""
+    from workflow_automation_provider.plugins import callback_endpoint
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(callback_endpoint.app, log_level="debug", lifespan="on", access_log=False)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
+
+
 @pytest.fixture(scope="session")
 def base_url():
     """Where the endpoint is served; it takes longer than for a flow, as a loaded machine wants."""
     from workflow_automation_provider.plugins import callback_endpoint
 
-    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, serving() as url:
         patch.setattr(callback_endpoint, "_TIMEOUT", 120.0)
-        config = uvicorn.Config(callback_endpoint.app, log_level="debug", lifespan="on", access_log=False)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
+        yield url
 
 
 @pytest.fixture
@@ -67,34 +77,29 @@ def say(http):
 
 
 @pytest.fixture
-def impatient(dag):
-    """Have SQLite, too, wait for a lock only for a moment."""
-    from airflow import settings
-    from sqlalchemy import event
+def locked_database(dag):
+    """
+    Return a context manager that holds SQLite's lock for writing, or other databases' locks of all task instances.
 
-    def set_timeout(connection, *_):
+    SQLite, too, waits for a lock only for a moment.
+    """
+    from airflow import settings
+    from sqlalchemy import event, text
+
+    def be_impatient(connection, *_):
         if isinstance(connection, sqlite3.Connection):
             connection.execute("PRAGMA busy_timeout = 100")
 
-    engine = settings.get_engine()
-    event.listen(engine, "checkout", set_timeout)
-    yield
-    event.remove(engine, "checkout", set_timeout)
-    engine.dispose()
-
-
-@pytest.fixture
-def locked_database(dag):
-    """Return a context manager that holds SQLite's lock for writing, or other databases' locks of all task instances."""
-    from airflow import settings
-    from sqlalchemy import text
-
     @contextlib.contextmanager
     def lock():
-        with settings.get_engine().connect() as other:
+        with engine.connect() as other:
             is_sqlite = other.dialect.name == "sqlite"
             other.execute(text("BEGIN IMMEDIATE" if is_sqlite else "SELECT id FROM task_instance FOR UPDATE"))
             yield
             other.rollback()
 
-    return lock
+    engine = settings.get_engine()
+    event.listen(engine, "checkout", be_impatient)
+    yield lock
+    event.remove(engine, "checkout", be_impatient)
+    engine.dispose()

@@ -1,4 +1,8 @@
-"""What a run is told, and what is recorded of it, over HTTP, against a real metadata database."""
+"""
+What a run is told, and what is recorded of it, over HTTP, against a real metadata database.
+
+Closed starts, Clears, and runs that a person enters are in ``tests/unit/execution/test_claim.py``, with the task itself.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +13,13 @@ import pytest
 from workflow_automation_provider.execution.ledger import Claim, Spoken
 from workflow_automation_provider.plugins import metadata
 
-UNFINISHED = ["running", "up_for_retry", "awaiting_input", None]
 EVERY = ["started", "running", "success"]
 RUN = {"run_id": "7", "run_link": "http://service/runs/7"}
 
 
-@pytest.fixture
-def starting(waiting):
-    """Make a task instance that has sent a request, and does not wait for the end of its run."""
-
-    def make(state="running", **options):
-        task = waiting(state=state, **options)
-        task.give(waits=False)
-        return task
-
-    return make
-
-
-@pytest.mark.parametrize(
-    ("state", "fields"), [("running", {}), ("up_for_retry", RUN), ("awaiting_input", RUN), (None, RUN)]
-)
-def test_claim(starting, say, state, fields):
-    task = starting(state)
+@pytest.mark.parametrize(("state", "fields"), [("running", {}), ("awaiting_input", RUN)])
+def test_claim(waiting, say, state, fields):
+    task = waiting(state=state)
     assert say(task.url, "started", **fields) == 200
     spoken = task.spoken
     assert spoken.claim.at <= datetime.now(UTC)
@@ -39,33 +28,29 @@ def test_claim(starting, say, state, fields):
     assert (task.spoken, task.ti.state) == (spoken, state)
 
 
-def test_only_the_run_that_claimed_goes_on(starting, say):
+def test_only_the_run_that_claimed_goes_on(waiting, http):
     """A request that a proxy sends twice; a number is the same run as its text."""
-    task = starting()
-    found = [say(task.url, "started", run_id=run_id) for run_id in (7, "8", "7", None, "9")]
-    assert found == [200, 409, 200, 409, 409]
-    assert [say(task.url, run_id=run_id) for run_id in ("8", "7", None)] == [409, 200, 409]
-    assert [say(task.url, "success", run_id=run_id) for run_id in (None, "8", "7")] == [409, 409, 200]
-    assert (task.spoken.run_ids, task.spoken.refused) == ({"7"}, ("8", "9"))
-    assert say(task.url, "started", run_id="7") == 404
+    task = waiting()
+    told = []
+    for status, run_id in (
+        *(("running", "7"), ("started", 7), ("started", "8"), ("started", "7")),
+        *(("running", "8"), ("running", "7"), ("success", None), ("success", "7"), ("started", "7")),
+    ):
+        response = http.post(task.url, json={"status": status, "run_id": run_id})
+        told.append((response.status_code, response.json().get("code")))
+    other = (409, "other_run")
+    assert told[:4] == [(409, "claim_first"), (200, None), other, (200, None)]
+    assert told[4:] == [other, (200, None), other, (200, None), (404, None)]
+    assert (task.spoken.run_ids, task.spoken.refused) == ({"7"}, ("8",))
 
 
-def test_codes(starting, http):
-    task = starting()
-    first, *others = (
-        http.post(task.url, json={"status": status, "run_id": run_id}).json().get("code")
-        for status, run_id in (("running", "7"), ("started", "7"), ("started", "8"), ("running", "8"))
-    )
-    assert (first, others) == ("claim_first", [None, "other_run", "other_run"])
-
-
-def test_words(starting, say):
-    task = starting()
+def test_words(waiting, say):
+    task = waiting()
     assert say(task.url, message="Half") == 409
     assert (task.spoken, task.word) == (Spoken(), None)
     assert say(task.url, "started") == 200
     spoken = task.spoken
-    for word in ({"message": "Half", "progress": 0.5}, {"progress": 1}, {"message": "Done"}, {}):
+    for word in ({"message": "Half", "progress": 0.5}, {}):
         assert say(task.url, **word) == 200
         found = task.word
         assert datetime.fromisoformat(found.pop("at")) <= datetime.now(UTC)
@@ -73,18 +58,13 @@ def test_words(starting, say):
     assert task.spoken == spoken
 
 
-# What is told to stop.
-
-
-@pytest.mark.parametrize(("status", "has_claimed"), [("started", False), ("running", True)])
 @pytest.mark.parametrize("state", ["failed", "success", "cleared", "sent again"])
-def test_stop(waiting, say, state, has_claimed, status):
+def test_stop(waiting, say, state):
     """Also where a person has marked a waiting task as success. It is recorded before it is said, and stays."""
     task = waiting()
     url, token = task.url, task.token
-    if has_claimed:
-        assert say(url, "started") == 200
-        assert task.seconds_left() > 60
+    assert say(url, "started") == 200
+    assert task.seconds_left() > 60
     before = task.spoken
     if state == "cleared":
         task.change(max_tries=7)
@@ -92,7 +72,7 @@ def test_stop(waiting, say, state, has_claimed, status):
         task.give()
     else:
         task.change(state=state)
-    assert say(url, status) == 404
+    assert say(url) == 404
     task.token = token
     stopped = task.spoken
     assert stopped == before._replace(stopped=stopped.stopped)
@@ -101,113 +81,26 @@ def test_stop(waiting, say, state, has_claimed, status):
     assert (task.spoken, task.spoken.end) == (stopped, None)
 
 
-@pytest.mark.parametrize("state", [*UNFINISHED, "failed", "success", "restarting", "cleared"])
-def test_every_end_is_kept(waiting, say, state):
-    """It stops nobody, and who clears the task with that run entered gets its result."""
-    task = waiting(state="failed" if state == "cleared" else state, trigger_timeout=None)
-    if state == "cleared":
-        task.change(max_tries=7)
-    assert say(task.url, "success", result=3) == 200
-    assert task.spoken.end.result == 3
-    assert (task.ti.trigger_timeout is not None) == (state == "awaiting_input")
-
-
-def test_clear(waiting, say):
-    """Airflow 3.4 may delete the entries: then the run is unknown."""
-    task = waiting(state="running", try_number=1)
-    url, token = task.url, task.token
-    assert say(url, "started") == 200
-    task.change(state="failed")
-    task.clear()
-    assert [say(url), say(url, "started")] == [404, 404]
-    if task.read(f"workflow_automation_start/1/{task.start.number}"):
-        assert task.spoken.stopped
-    task.give()
-    assert [say(task.url, "started"), say(url)] == [200, 404]
-    assert task.token != token
-
-
-def test_retry(starting, say):
-    """It gives the task instance another id."""
-    task = starting("up_for_retry", try_number=1)
-    before = task.ti.id
-    with task.rows._ti() as (session, ti):
-        ti.prepare_db_for_next_try(session)
-    assert task.ti.id != before
-    assert [say(task.url, status) for status in EVERY] == [200, 200, 200]
-
-
-# A task that decides.
-
-
 @pytest.mark.parametrize(
-    ("state", "claim", "end"),
-    [
-        ("running", 503, 503),
-        ("restarting", 503, 503),
-        (None, 503, 200),
-        ("awaiting_input", 200, 200),
-        ("success", 200, 200),
-        ("failed", 404, 200),
-    ],
+    ("state", "claim", "end"), [("running", 503, 503), ("awaiting_input", 200, 200), ("failed", 404, 200)]
 )
-def test_closed(starting, say, state, claim, end):
-    task, other = starting(state), starting(state)
-    for one in (task, other):
-        assert one.close() == Spoken()
-    assert say(task.url, "started") == claim
-    assert (task.spoken.claim is not None, task.spoken.stopped is not None) == (claim == 200, claim == 404)
-    assert say(other.url, "success") == end
-    assert (other.spoken.end is not None) == (end == 200)
-
-
-def test_restarting(waiting, say):
-    task = waiting()
-    assert say(task.url, "started") == 200
-    spoken = task.close()
-    task.change(state="restarting")
-    assert [say(task.url, "started"), say(task.url)] == [503, 503]
-    assert task.spoken == spoken
-    task.change(max_tries=7)
-    assert say(task.url) == 404
-
-
-# A run that a person entered.
-
-
-@pytest.mark.parametrize("is_closed", [True, False])
-def test_entered(waiting, say, is_closed):
-    task = waiting()
-    if is_closed:
-        task.close()
-        task.change(state="running")
-        assert say(task.url, "started", run_id="7") == 503
-    assert task.enter_run("7") == Spoken()
-    task.change(state="awaiting_input")
-    assert say(task.url, "started", run_id="8") == 409
-    assert [say(task.url, status, run_id="7") for status in EVERY] == [200, 200, 200]
-    assert (task.spoken.run_ids, task.spoken.refused) == ({"7"}, ("8",))
-
-
-def test_entered_after_a_clear(waiting, say):
-    """A run that has claimed before is the task's again; only the last of two that were entered is."""
-    task = waiting(state="failed")
-    assert say(task.url, "success", run_id="8", result=3) == 200
-    task.change(max_tries=7, state="running")
-    task.max_tries = 7
-    assert task.enter_run("8").end.result == 3
-    assert say(task.url, "success", run_id="8", result=3) == 200
-    assert say(task.url, "started", run_id="7") == 409
+def test_closed(waiting, say, state, claim, end):
+    """An end is kept whatever the task's state: who clears it with that run entered gets the result."""
+    for status, told in (("started", claim), ("success", end)):
+        task = waiting(state=state)
+        assert task.close() == Spoken()
+        assert say(task.url, status) == told
+        assert (task.spoken == Spoken()) == (told == 503)
 
 
 # At once; tests/crash/test_claim_races.py has runs that call together.
 
 
-def test_what_takes_no_lock(starting, say, impatient, locked_database):
+def test_what_takes_no_lock(waiting, say, locked_database):
     """A word, where the database has locks for rows; a claim waits for them, and the run is to ask again."""
     from airflow import settings
 
-    task = starting()
+    task = waiting(state="running")
     with locked_database():
         assert say(task.url, "started") == 503
     assert [say(task.url, "started"), say(task.url)] == [200, 200]

@@ -6,7 +6,6 @@ import logging
 import re
 import socket
 import ssl
-from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import httpx
@@ -61,18 +60,7 @@ def test_https_with_faults(certificate):
             service.faults.add(kind)
             with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
                 call.by_path()
-        service.faults.add("stale")
-        assert call.by_path().status_code == 201
-        with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
-            call.by_path()
-        assert len(service.runs) == 5
-
-
-def test_many_requests_at_once(service, call):
-    with ThreadPoolExecutor(8) as pool:
-        ids = list(pool.map(lambda _: call.by_path().json()["run_id"], range(50)))
-    assert {*ids} == {run.run_id for run in service.runs}
-    assert len(service.runs) == 50
+        assert len(service.runs) == 4
 
 
 def test_a_response_is_sent_at_once():
@@ -104,36 +92,26 @@ def test_exhausted_key_still_uploads_and_stays_exhausted_after_a_restart():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("make", "options", "message"),
     [
-        ({"keys": "demo-key"}, "keys is str;"),
-        ({"keys": [DEMO_KEY, "demo-key"]}, "keys[1] is str;"),
-        ({"keys": [Key("same", "a"), Key("same", "b")]}, "Two keys have the same value"),
-        ({"keys": [Key("a", "same"), Key("b", "same")]}, "Two keys of one flow"),
-        ({"host": None}, "host is None;"),
-        ({"port": "8070"}, "port is '8070';"),
-        ({"port": 65536}, "port is 65536;"),
-        ({"public_url": "http://["}, "public_url is 'http://[';"),
-        ({"keyfile": "key.pem"}, "keyfile needs a certfile"),
+        (LocalService, {"keys": "demo-key"}, "keys is str;"),
+        (LocalService, {"keys": [DEMO_KEY, "demo-key"]}, "keys[1] is str;"),
+        (LocalService, {"keys": [Key("same", "a"), Key("same", "b")]}, "Two keys have the same value"),
+        (LocalService, {"keys": [Key("a", "same"), Key("b", "same")]}, "Two keys of one flow"),
+        (LocalService, {"host": None}, "host is None;"),
+        (LocalService, {"port": "8070"}, "port is '8070';"),
+        (LocalService, {"port": 65536}, "port is 65536;"),
+        (LocalService, {"public_url": "http://["}, "public_url is 'http://[';"),
+        (LocalService, {"keyfile": "key.pem"}, "keyfile needs a certfile"),
+        (Key, {"value": "", "flow_id": "f"}, "value is str;"),
+        (Key, {"value": "v", "flow_id": None}, "flow_id is None;"),
+        (Key, {"value": "v", "flow_id": "f", "name": ""}, "name is '';"),
+        (Key, {"value": "v", "flow_id": "f", "max_runs": -1}, "max_runs is -1;"),
     ],
 )
-def test_bad_arguments_are_named(options, message):
+def test_bad_arguments_are_named(make, options, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        LocalService(**options)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"value": ""}, "value is str"),
-        ({"flow_id": None}, "flow_id is None"),
-        ({"name": ""}, "name is ''"),
-        ({"max_runs": -1}, "max_runs is -1"),
-    ],
-)
-def test_bad_fields_of_a_key_are_named(fields, message):
-    with pytest.raises(ValueError, match=f"^{message};"):
-        Key(**{"value": "v", "flow_id": "f", **fields})
+        make(**options)
 
 
 def test_an_airflow_connection_to_it():

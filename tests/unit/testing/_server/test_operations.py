@@ -23,9 +23,9 @@ WITH_KEY = {**JSON, "X-API-Key": KEY.value}
 
 @pytest.mark.parametrize("operation", ["trigger_by_path", "trigger_by_key"])
 def test_trigger(service, http, operation):
-    """By path, no key is looked at."""
+    """By path, no key is looked at; the content type may be of any case, with parameters."""
     by_path = operation == "trigger_by_path"
-    headers = {"X-API-Key": "x" if by_path else "other"}
+    headers = {"X-API-Key": "x" if by_path else "other", "Content-Type": "Application/JSON; charset=utf-8"}
     response = http.post(BY_PATH if by_path else BY_KEY, json={"inputs": {"a": [1, "é"]}}, headers=headers)
     assert response.status_code == 201
     assert response.json() == {"run_id": "1001", "run_link": f"{service.url}/runs/1001"}
@@ -36,18 +36,6 @@ def test_trigger(service, http, operation):
     request = only_request(service)
     assert (request.operation, request.status, request.run_id) == (operation, 201, "1001")
     assert (request.outcome, request.flow_id, request.key_sent) == ("responded", flow_id, True)
-
-
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [([], "0 files received"), (["x"], "1 file received"), ([{"name": "a"}, 7, None], "3 files received")],
-)
-def test_upload_takes_elements_of_any_shape(service, call, files, words):
-    call.by_path()
-    response = call.upload("1001", files)
-    assert (response.status_code, response.json()) == (200, words)
-    (upload,) = service.uploads
-    assert (upload.run_id, upload.flow_id, upload.files, upload.key) == ("1001", "demo-flow", files, "demo")
 
 
 def test_upload_describes_long_strings(service, call):
@@ -117,11 +105,6 @@ def test_what_is_rejected(service, http, status, path, options):
     assert request.key_sent is ("X-API-Key" in options.get("headers", WITH_KEY))
 
 
-def test_content_type_of_any_case_and_with_parameters(http):
-    headers = {"Content-Type": "Application/JSON; charset=utf-8"}
-    assert http.post(BY_PATH, content=GOOD, headers=headers).status_code == 201
-
-
 def test_deep_inputs_are_accepted_or_rejected_but_never_break_the_service(service, http):
     statuses = []
     for depth in (100, 500, 900, 2000, 12_000):
@@ -137,14 +120,11 @@ def test_deep_inputs_are_accepted_or_rejected_but_never_break_the_service(servic
 def test_upload_needs_a_run_of_the_flow_of_the_key(service, call):
     call.by_path(flow_id="other-flow")
     assert call.upload("1001").status_code == 403
-    assert call.upload("1001", key="other", flow_id="other-flow").status_code == 200
-    assert len(service.uploads) == 1
-
-
-def test_pages_and_control_are_not_counted(service, http):
-    for path in ("/", "/runs/1", "/_control/health", "/_control/journal"):
-        http.get(path)
-    assert service.journal.requests() == []
+    files = [{"name": "a"}, 7, None]
+    response = call.upload("1001", files, key="other", flow_id="other-flow")
+    assert (response.status_code, response.json()) == (200, "3 files received")
+    (upload,) = service.uploads
+    assert (upload.run_id, upload.flow_id, upload.files, upload.key) == ("1001", "other-flow", files, "other")
 
 
 def test_each_line_of_the_journal_is_an_event_with_its_fields(service, call):
@@ -160,16 +140,8 @@ def test_each_line_of_the_journal_is_an_event_with_its_fields(service, call):
 # Paths -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("segment", "flow_id"),
-    [
-        ("%2E%2E", ".."),
-        ("%E6%97%A5+b%20c", "日+b c"),
-        ("a%252Fb", "a%2Fb"),
-        ("..%2F..%2Ftrigger", "../../trigger"),
-    ],
-)
-def test_flow_id_is_one_segment(service, http, segment, flow_id):
+def test_flow_id_is_one_segment(service, http):
+    segment, flow_id = "..%2F%E6%97%A5%20c%252Fb", "../日 c%2Fb"
     http.headers["Content-Type"] = "application/json"
     request = http.build_request("POST", "/", content=b'{"inputs": {}}')
     # Past httpx's own encoding, byte by byte.
@@ -228,7 +200,7 @@ def test_run_link_leads_to_a_page_on_which_everything_is_escaped(http, call):
 
 
 def test_index_lists_runs_newest_first(service, http, call):
-    """Lone surrogates do not break a page."""
+    """Lone surrogates do not break a page, and pages are no requests of the journal."""
     assert "No run" in http.get("/").text
     call.by_path(flow_id="first")
     http.post("/api/flows/second/trigger", content=b'{"inputs": {"a": "\\ud800"}}', headers=JSON)
@@ -237,3 +209,4 @@ def test_index_lists_runs_newest_first(service, http, call):
     assert 'href="/runs/1001"' in page
     assert service.runs[1].inputs == {"a": "\ud800"}
     assert [http.get(f"/runs/{run_id}").status_code for run_id in ("1002", "9")] == [200, 404]
+    assert len(service.journal.requests()) == 2
