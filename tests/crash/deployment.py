@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sqlite3
@@ -87,6 +88,22 @@ class Deployment(Airflow):
         statement = f"UPDATE task_instance SET {column} = ? WHERE {where}"
         with contextlib.closing(sqlite3.connect(self.home / "airflow.db", timeout=60)) as database, database:
             return database.execute(statement, values).rowcount
+
+    def batches(self, dag_id: str, run_id: str) -> dict[int, list[dict[str, Any]]]:
+        """Return the entries of a DAG run's batches, in the order in which they were written, by map index."""
+        with contextlib.closing(sqlite3.connect(self.home / "airflow.db")) as database:
+            columns = {name for _, name, *_ in database.execute("PRAGMA table_info(task_state_store)")}
+            # Airflow 3.4 renamed it.
+            index = "map_index" if "map_index" in columns else "region_index"
+            # The keys end with numbers of the same length. A kill may leave the probe behind.
+            query = (
+                f"SELECT {index}, value FROM task_state_store WHERE dag_id = ? AND run_id = ? "
+                "AND task_id = 'trigger' AND instr(key, '_probe/') = 0 ORDER BY key"
+            )
+            found: dict[int, list[dict[str, Any]]] = {}
+            for number, value in database.execute(query, (dag_id, run_id)):
+                found.setdefault(number, []).append(json.loads(value))
+        return found
 
     def log(self, dag_id: str, run_id: str, *, map_index: int = -1) -> str:
         """Return the logs of all the tries of a DAG run's task."""

@@ -3,6 +3,8 @@ Many mapped task instances at once, with random kills and random faults: what ho
 
     python tests/crash/soak.py --instances 300 --seconds 600 --seed 1
 
+Among them are batches, of which the same holds for each item.
+
 No task instance has two runs; every run in the service's journal is its task instance's result, or named in its
 failure; every success has a run. Some task instances wait for their flow to call back: each result is
 delivered to its own task instance, and Airflow loses none: whatever failed was killed, or says why. A third have their
@@ -73,6 +75,8 @@ RAISED = "Task failed with exception"
 STARTED = "A run was started"
 SHARE_KILLED = 0.5  # of all tries, those that end too soon included
 LATEST_KILL = 1.2  # seconds after a try began
+ITEMS, SHARE_OF_ITEMS_FAULTED = 60, 0.1  # of each batch
+INSTANCES_PER_BATCH = 15
 
 
 class Killer(threading.Thread):
@@ -111,7 +115,7 @@ class Killer(threading.Thread):
 
 class Soak:
     """
-    One DAG run of many task instances.
+    One DAG run of many task instances, and one of batches.
 
     :param instances: how many task instances
     :param seed: of the choice of faults and kills
@@ -121,7 +125,7 @@ class Soak:
         self.deployment, self.service, self.api = deployment, service, deployment.api
         self.chance = random.Random(seed)
         self.run_id = f"soak-{seed}"
-        self.instances = instances
+        self.instances, self.batches = instances, max(instances // INSTANCES_PER_BATCH, 2)
         self.waiting: list[int] = []
         self.claiming: list[int] = []
         self.faulted = 0
@@ -149,9 +153,16 @@ class Soak:
                 self.service.callbacks.add(inputs=case, wait=0.5, attempts=12, **call)
             share = SHARE_CLAIMING_FAULTED if n in self.claiming else SHARE_FAULTED
             if late or chance.random() < share:
-                kind, options = chance.choice(LOST if late else FAULTS)
-                self.service.faults.add(kind, inputs=case, **options)
-                self.faulted += 1
+                self.fault(case, LOST if late else FAULTS)
+        for b in range(self.batches):
+            for n in range(ITEMS):
+                if chance.random() < SHARE_OF_ITEMS_FAULTED:
+                    self.fault({"case": f"{self.run_id}/{b}/{n}"}, FAULTS)
+
+    def fault(self, case: dict[str, str], kinds: list[tuple[str, dict[str, Any]]]) -> None:
+        kind, options = self.chance.choice(kinds)
+        self.service.faults.add(kind, inputs=case, **options)
+        self.faulted += 1
 
     def run(self, seconds: float) -> str:
         """
@@ -165,12 +176,14 @@ class Soak:
         began = time.monotonic()
         which = {"waiting": self.waiting, "claiming": self.claiming}
         self.api.trigger("soak", self.run_id, {"instances": self.instances, **which})
+        self.api.trigger("soak_batch", self.run_id, {"batches": self.batches, "items": ITEMS})
         killer = Killer(self.deployment, self.run_id, self.chance)
-        # The first task only makes the list, and is left alone.
-        wait_for("the mapped tasks", self.tasks)
+        # The first tasks only make the lists, and are left alone.
+        wait_for("the mapped tasks", lambda: self.tasks() and self.tasks("soak_batch"))
         killer.start()
         try:
-            wait_for("the soak", self.all_finished, seconds, pause=1)
+            wait_for("the soak", lambda: self.all_finished("soak"), seconds, pause=1)
+            wait_for("the batches", lambda: self.all_finished("soak_batch"), seconds, pause=1)
         finally:
             killer.done.set()
             killer.join()
@@ -182,25 +195,27 @@ class Soak:
         wait_for("the first steps", self.all_began)
         self.judge()
         self.judge_waits(killer.pids)
+        self.judge_batches()
         assert not self.breaches, "\n".join((f"Seed {self.run_id}", *self.breaches))
         head = (
-            f"{self.instances} task instances in {took:.0f} s ({self.run_id}): {len(ours) - 1} executions, "
-            f"{self.faulted} faults, {len(self.waiting)} wait, {len(self.claiming)} claim, "
-            f"killed {killer.killed['task']} tasks and {killer.killed['supervisor']} supervisors"
+            f"{self.instances} task instances and {self.batches} batches of {ITEMS} items in {took:.0f} s "
+            f"({self.run_id}): {len(ours) - 2} executions, {self.faulted} faults, {len(self.waiting)} wait, "
+            f"{len(self.claiming)} claim, killed {killer.killed['task']} tasks and "
+            f"{killer.killed['supervisor']} supervisors"
         )
         return "\n".join((head, *(f"  {number:4}  {what}" for what, number in sorted(self.counts.items()))))
 
-    def tasks(self) -> list[dict[str, Any]]:
+    def tasks(self, dag_id: str = "soak") -> list[dict[str, Any]]:
         """Return the mapped task instances, none until all are there."""
         found: list[dict[str, Any]] = []
-        path = f"/dags/soak/dagRuns/{self.run_id}/taskInstances/trigger/listMapped?limit=100"
+        path = f"/dags/{dag_id}/dagRuns/{self.run_id}/taskInstances/trigger/listMapped?limit=100"
         while page := self.api.ask("GET", f"{path}&offset={len(found)}")["task_instances"]:
             found += page
-        return found if len(found) == self.instances else []
+        return found if len(found) == (self.instances if dag_id == "soak" else self.batches) else []
 
-    def all_finished(self) -> bool:
-        ended = self.api.dag_run("soak", self.run_id)["state"] in FINISHED
-        return ended and all(found["state"] in FINISHED for found in self.tasks())
+    def all_finished(self, dag_id: str) -> bool:
+        ended = self.api.dag_run(dag_id, self.run_id)["state"] in FINISHED
+        return ended and all(found["state"] in FINISHED for found in self.tasks(dag_id))
 
     def all_began(self) -> bool:
         """Tell whether the service works on no request, and each claiming run is past its first step, or stopped there."""
@@ -275,6 +290,31 @@ class Soak:
                 looked = max(looks, default=datetime.fromisoformat(last["end_date"]))
                 if (at := called.get(case["case"], looked)) < looked:
                     self.breaches.append(f"{index}: {last['state']}, though its flow called back at {at}")
+
+    def judge_batches(self) -> None:
+        """Note which run of an item its batch's record does not know of."""
+        runs = by_case(self.service.runs)
+        records = self.deployment.batches("soak_batch", self.run_id)
+        for found in self.tasks("soak_batch"):
+            b, state = found["map_index"], found["state"]
+            statuses: dict[int, tuple[str, str]] = {}
+            for entry in records.get(b, []):
+                for n in entry["opened"]:
+                    statuses[int(n)] = "open", ""
+                for n, item in entry["results"].items():
+                    statuses[int(n)] = item["status"], item.get("run_id", "")
+            for n in range(ITEMS):
+                started = runs[f"{self.run_id}/{b}/{n}"]
+                status, recorded = statuses.get(n, ("not opened", ""))
+                self.counts[f"items {status}, {len(started)} runs"] += 1
+                expected = {
+                    "started": started == [recorded],
+                    "unidentified": len(started) == 1,
+                    "unknown": len(started) <= 1,
+                    "open": len(started) <= 1,
+                }.get(status, not started)
+                if not expected or (state == "success" and status != "started"):
+                    self.breaches.append(f"{b}/{n}: {state}, {status} {recorded}, the runs {started}")
 
 
 def by_case(records: Sequence[Run] | Sequence[Work]) -> dict[str, list[str]]:

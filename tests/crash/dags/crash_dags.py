@@ -8,6 +8,7 @@ from typing import Any
 import pendulum
 from airflow.sdk import DAG, task
 
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 
@@ -69,3 +70,17 @@ with dag("soak"):
 
     # A pool, in which those that wait leave their slots to others.
     TriggerFlowOperator.partial(task_id="trigger", send_retry_timeout=1, pool="soak").expand_kwargs(cases())
+
+with dag("soak_batch"):
+
+    @task
+    def batches(dag_run=None) -> list[list[dict[str, str]]]:
+        batches, items = dag_run.conf["batches"], dag_run.conf["items"]
+        return [[{"case": f"{dag_run.run_id}/{b}/{n}"} for n in range(items)] for b in range(batches)]
+
+    TriggerFlowBatchOperator.partial(
+        task_id="trigger",
+        max_concurrency=2,
+        send_retry_timeout=1,
+        max_active_tis_per_dagrun=4,
+    ).expand(batch=batches())
