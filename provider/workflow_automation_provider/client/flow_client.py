@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
-from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, Self, cast
+from contextlib import closing, contextmanager, nullcontext
+from typing import Any, Self
 from urllib.parse import urlsplit
 
-import httpcore
 import httpx
 
 from workflow_automation_provider.client import protocol, responses
@@ -33,9 +31,6 @@ from workflow_automation_provider.exceptions import (
     NotSentError,
     WorkflowAutomationError,
 )
-
-# A valid response has two short fields; one longer than this is faulty, and would only fill the memory.
-_RESPONSE_LIMIT = 1024 * 1024
 
 _HEADERS = {
     "User-Agent": "airflow-provider-workflow-automation",
@@ -78,14 +73,7 @@ class FlowClient:
         self._transport = self._make_transport(settings)
         headers = httpx.Headers(_HEADERS)
         headers.update(settings.headers)
-        self._http = httpx.Client(
-            transport=self._transport,
-            headers=headers,
-            follow_redirects=False,
-            # Requests are independent of each other, so cookies that the service sets are not kept.
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            trust_env=False,
-        )
+        self._http = httpx.Client(transport=self._transport, headers=headers, trust_env=False)
 
     def _contains_key(self, text: str) -> bool:
         # A shorter key would be found in other words.
@@ -171,26 +159,23 @@ class FlowClient:
 
         :param before_last_byte: called before the last byte is sent: until then no run can have been started,
             whatever interrupts the call
-        :param sent: called with the size of each piece of an upload that was sent
+        :param sent: called with the size of each piece of an upload, as it is about to be sent
         :return: the run that a trigger started, or the response to an upload
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
         :raises WorkflowAutomationError: if the request did not succeed, see :data:`~.responses.ROWS`
         """
-        progress = SendProgress(self._seconds, len(request.content), lambda: self._stopped, before_last_byte)
+        progress = SendProgress(self._seconds, lambda: self._stopped, before_last_byte)
         headers = {"Content-Type": "application/json", "Content-Length": str(len(request.content))}
         if request.operation.takes_key and self._api_key is not None:
             headers["X-API-Key"] = self._api_key
-        message: dict[str, Any] = {"headers": headers, "extensions": {"progress": progress}}
         body = request.content
-        with closing(body.pieces(sent)) if isinstance(body, UploadBody) else nullcontext(body) as content:
+        content = closing(body.pieces(sent)) if isinstance(body, UploadBody) else nullcontext(body)
+        with content as pieces, self._transport.connection(progress) as connection:
             try:
-                built = self._http.build_request("POST", request.url, content=content, **message)
-                response = self._http.send(built, stream=True)
-                try:
-                    return self._result(response, progress, request)
-                finally:
-                    with suppress(Exception):  # the response is known
-                        response.close()
+                response = self._response(
+                    connection, progress, "POST", request.url, content=pieces, headers=headers
+                )
+                return self._result(response, progress, request)
             except WorkflowAutomationError:
                 raise
             except Exception as error:
@@ -223,17 +208,18 @@ class FlowClient:
         :raises WorkflowAutomationError: if it did not, or does not work
         """
         title = f"HEAD {self.base_url}"
-        progress = SendProgress(self._seconds, 0, lambda: self._stopped)
+        progress = SendProgress(self._seconds, lambda: self._stopped)
         try:
-            response = self._http.head(self.base_url, extensions={"progress": progress})
+            with self._transport.connection(progress) as connection:
+                response = self._response(connection, progress, "HEAD", self.base_url)
         except Exception as error:
             why = f"got no response{self._via}: {responses.described(error, progress, self._redactor)}"
             hint = responses.hint(error, progress, self._via) or "Check the connection's base URL."
             failure = NotSentError(f"{title} {why}.", next_step=hint)
         else:
-            status = response.status_code
+            status = response.status
             if 300 <= status < 400:
-                location = self._redactor.text(response.extensions["location"]) or "another URL"
+                location = self._redactor.text(response.headers.get("location", "")) or "another URL"
                 return f"{title} redirects to {location!a}, which may be the right base URL: redirects are never followed"
             if status < 500:
                 return f"{title} returned {status}"
@@ -261,10 +247,24 @@ class FlowClient:
             raise InvalidRequestError(f"The flow_id does not make a valid URL: {error}.") from None
         return request
 
+    def _response(
+        self, connection: object, progress: SendProgress, method: str, url: str, **message: Any
+    ) -> protocol.Response:
+        """Send a request, and return its response; if that is incomplete, its status still is known."""
+        built = self._http.build_request(method, url, extensions={"connection": connection}, **message)
+        response = self._http.send(built)
+        body, error = response.extensions["body"], response.extensions["error"]
+        incomplete = ""
+        if error:
+            why = responses.described(error, progress, self._redactor)
+            incomplete = f"it was cut off after {len(body)} bytes: {why}"
+        headers = response.extensions["headers"]
+        return protocol.Response(response.status_code, headers, body, incomplete, early=not progress.whole)
+
     def _result(
-        self, response: httpx.Response, progress: SendProgress, request: protocol.Request
+        self, response: protocol.Response, progress: SendProgress, request: protocol.Request
     ) -> protocol.Run | str:
-        result = responses.read(self._read(response, progress), request, self._redactor, self._busy_statuses)
+        result = responses.read(response, request, self._redactor, self._busy_statuses)
         if not isinstance(result, protocol.Run):
             return result
         seen, now = self._seen_runs, object()
@@ -276,26 +276,6 @@ class FlowClient:
         # Any other response may be that to an earlier request, and that to this one may arrive next.
         progress.may_keep = result.run_id is not None
         return result
-
-    def _read(self, response: httpx.Response, progress: SendProgress) -> protocol.Response:
-        """Read the response up to the limit; an error makes it incomplete, because its status is known."""
-        body = bytearray()
-        incomplete = ""
-        try:
-            # Not iter_raw(), which closes the response, before it is known whether its connection may be used again.
-            for chunk in cast("httpx.SyncByteStream", response.stream):
-                body += chunk
-                if len(body) > _RESPONSE_LIMIT:
-                    incomplete = f"it is longer than {_RESPONSE_LIMIT // 1024} KiB"
-                    break
-        except httpcore.ReadTimeout:
-            incomplete = f"it was still arriving after {progress.seconds:g} s"
-        except Exception as error:
-            incomplete = f"it was cut off after {len(body)} bytes: {responses.described(error, progress, self._redactor)}"
-        headers = {**response.headers, "location": response.extensions["location"]}
-        return protocol.Response(
-            response.status_code, headers, bytes(body[:_RESPONSE_LIMIT]), incomplete, early=not progress.whole
-        )
 
 
 def _checked_key(api_key: str | None) -> str | None:

@@ -385,8 +385,8 @@ def no_response(
     :param progress: how much of the request was sent
     :param via: the proxy that was used
     """
-    why = described(progress.write_error or error, progress, redact)
-    if progress.whole and not isinstance(error, StoppedError):
+    why = described(error, progress, redact)
+    if progress.whole:
         return unknown(request, f"no response: {why}")
     what = "aborted before all of it was sent" if progress.begun else f"not sent{via}"
     return NotSentError(
@@ -414,10 +414,9 @@ def hint(error: Exception, progress: SendProgress, via: str) -> str:
     text = str(error)
     if isinstance(error, StoppedError):
         return ""
-    if progress.write_error:
-        return "The request may be too large for the service."
     if progress.begun:
-        return ""
+        is_cut_off = _is_of_network(error) and not progress.whole
+        return "The request may be too large for the service." if is_cut_off else ""
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "Check the connection's CA bundle, and that the base URL has the host name that the certificate is for."
     if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
@@ -430,15 +429,15 @@ def described(error: Exception, progress: SendProgress, redact: Redactor) -> str
     match error:
         case StoppedError():
             return "the task was ended"
-        case httpcore.ConnectTimeout():
-            return f"no connection within {progress.seconds:g} s (the timeout)"
-        case httpcore.ReadTimeout():
-            return f"no response within {progress.seconds:g} s (the timeout)"
-        case httpcore.WriteTimeout():
-            return f"no more data could be sent for {progress.seconds:g} s (the timeout)"
+        case httpcore.TimeoutException():
+            return f"it timed out after {progress.seconds:g} s"
     # h11 quotes an invalid header in its errors, and the service may have put the key into one.
     text = redact.text(str(error)).strip().rstrip(".")
-    if type(error).__module__.startswith("httpcore"):
+    if _is_of_network(error):
         return text or "the connection failed"
     kind = type(error).__name__
     return f"{kind}: {text}" if text else kind
+
+
+def _is_of_network(error: Exception) -> bool:
+    return type(error).__module__.startswith("httpcore")
