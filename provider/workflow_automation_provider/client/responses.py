@@ -8,7 +8,6 @@ all else is an exception.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Collection
 from datetime import UTC, datetime
@@ -138,7 +137,7 @@ _MESSAGES: dict[type[WorkflowAutomationError], str] = {
     RejectedError: "{title} was rejected: {status}.",
     BusyError: "{title} was rejected as busy: {status}{asked}.",
     NotSentError: "{title} returned {status} before all of it was sent, and was then aborted.",
-    OutcomeUnknownError: "{title} returned {status}{page}.",
+    OutcomeUnknownError: "{title} returned {status}.",
 }
 
 
@@ -146,7 +145,7 @@ def read(
     response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
 ) -> Run | str:
     """
-    Return what the response to a request says. After an unexpected error, its status and ``Retry-After`` count alone.
+    Return what the response to a request says.
 
     Follows section 4 of the interface. The status of an upload says that the files were accepted, so any body is valid but
     a web page, such as that of a login, whatever it is declared as.
@@ -155,20 +154,6 @@ def read(
     :return: the run that a trigger started, or the response to an upload
     :raises WorkflowAutomationError: what the first of :data:`ROWS` that fits says
     """
-    try:
-        return _read(response, request, redact, busy_statuses)
-    except WorkflowAutomationError:
-        raise
-    except Exception as error:
-        headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
-        why = f"it could not be read ({type(error).__name__})"
-        response = response._replace(headers=headers, body=b"", incomplete=why)
-    return _read(response, request, redact, busy_statuses)
-
-
-def _read(
-    response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int]
-) -> Run | str:
     result = _found(response, request, redact)
     row = row_of(response, request, result, busy_statuses)
     if row.outcome is not None:
@@ -215,7 +200,6 @@ def _error(
         title=request.title,
         status=f"{response.status} {httpx.codes.get_reason_phrase(response.status)}".rstrip(),
         asked="" if wait is None else f", with a Retry-After of {wait:.0f} s",
-        page=" with a web page" if "page" in row.facts else "",
         why=why,
     )
     location = redact.text(response.headers.get("location", ""))[:_QUOTE_LIMIT] or "another URL"
@@ -275,31 +259,17 @@ def _found(response: Response, request: Request, redact: Redactor) -> Run | str 
         # Also what it decodes to, for that is shown.
         is_secret = redact.reveals(text) or redact.reveals(json.dumps(document))
         kept = WITHHELD if is_secret else storable(document if can_be_stored(document) else text.strip())
-    except RecursionError:
-        return ValueError("it is nested too deeply")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return ValueError(redact.text(str(error)))
     return Run(run_id, run_link, request.flow_id, kept)
 
 
 def _is_web_page(response: Response) -> bool:
     """Return whether a response is a web page, such as that of a login, whatever it is declared as."""
-    if _media_type(response) in _WEB_PAGES:
+    declared = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if declared in _WEB_PAGES:
         return bool(response.body.strip() or response.incomplete)
     return _HTML.match(response.body[:_SNIFFED]) is not None
-
-
-def _media_type(response: Response) -> str:
-    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-class _NotFinite(str):
-    """A number that JSON has not, as text since no database stores it: no ``run_id``."""
-
-
-def _float(text: str) -> float | str:
-    number = float(text)
-    return _NotFinite(text) if math.isinf(number) else number
 
 
 def _read_json(response: Response) -> Any:
@@ -311,8 +281,7 @@ def _read_json(response: Response) -> Any:
     if coding not in ("", "identity"):
         raise ValueError(f"it is compressed ({coding!a}) although no compression was requested")
     try:
-        # NaN, as text since no database stores it, is no reason to lose a run whose id is in the same response.
-        return json.loads(response.body, parse_float=_float, parse_constant=_NotFinite)
+        return json.loads(response.body)
     except ValueError:
         raise ValueError("it is not JSON") from None
 
@@ -325,12 +294,10 @@ def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str
     why = ""
     if run_id is None:
         why = "it has no run_id"
-    elif type(run_id) not in (str, int) or not text.strip():
-        why = "its run_id is neither text nor a whole number"
+    elif type(run_id) not in (str, int) or not text.strip() or storable(text) != text:
+        why = "its run_id is neither text that a database can store nor a whole number"
     elif redact.reveals(text, key_only=True):
         why = "its run_id contained the API key"
-    elif storable(text) != text:
-        why = "its run_id contains characters that a database cannot store (NUL, lone surrogates)"
     if required and why:
         raise ValueError(why)
     if type(run_link) is not str or redact.reveals(run_link):
@@ -348,20 +315,14 @@ def _words(response: Response, redact: Redactor) -> str:
         return ""
     if response.incomplete:
         return f"(not shown: {response.incomplete})"  # the redactor would not find a part of a secret
-    unreadable = "(not shown: it is neither JSON nor plain text)"
-    kind = _media_type(response)
+    text = response.body.decode(errors="replace")
     try:
-        text = response.body.decode()
-        words = json.loads(text, parse_int=str)
-    except UnicodeDecodeError:
-        return unreadable
+        document = json.loads(text, parse_int=str)
     except (ValueError, RecursionError):
-        words = None
-        if _MARKUP.search(text):
-            return unreadable
-    if kind not in ("", "text/plain") and not kind.endswith("json"):
-        return unreadable
-    words = words if isinstance(words, str) else text.strip()
+        document = None
+        if "\ufffd" in text or _MARKUP.search(text):
+            return "(not shown: it is neither JSON nor plain text)"
+    words = document if isinstance(document, str) else text.strip()
     return WITHHELD if redact.reveals(text) else redact.text(words)
 
 
