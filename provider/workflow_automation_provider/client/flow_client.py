@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from typing import Any, Self
-from urllib.parse import urlsplit
+from typing import Any
 
 import httpx
 
@@ -53,61 +52,40 @@ class FlowClient:
     """
 
     def __init__(self, base_url: str, *, api_key: str | None = None, **options: Any) -> None:
-        settings = Settings(**options)
         # A plain flag, because signal handlers set it: acquiring a lock there could deadlock.
         self._stopped = False
         # Ids of the runs that were seen, while connections are kept.
         self._seen_runs: dict[str, object] | None = None
+        settings = Settings(**options)
         self.base_url = protocol.parse_base_url(base_url, allow_http=settings.allow_http)
         self._api_key = _checked_key(api_key)
         if self._contains_key(self.base_url):
             raise InvalidRequestError(
                 "The base URL contains the API key, and would reveal it in logs: put the key only in the API key field (password)."
             )
-        settings = dataclasses.replace(settings, proxy=self._choose_proxy(settings.proxy))
-        self._file_format = settings.file_format
-        self._busy_statuses = settings.busy_statuses
-        self._seconds = settings.timeout
-        self._redactor = Redactor(settings.secrets(), key=self._api_key or "")
+        proxy, its_name = settings.proxy, "the connection's proxy"
+        if not proxy:
+            proxy = environment_proxy(self.base_url)
+            its_name = "the proxy from the environment (HTTPS_PROXY and the like)"
+        self._via = f" via {its_name}" if proxy else ""
+        self._settings = dataclasses.replace(settings, proxy=proxy)
+        self._redactor = Redactor(self._settings.secrets(), key=self._api_key or "")
         guard_wire_logs(self._redactor)
-        self._transport = self._make_transport(settings)
-        headers = httpx.Headers(_HEADERS)
-        headers.update(settings.headers)
-        self._http = httpx.Client(transport=self._transport, headers=headers, trust_env=False)
+        tls = tls_context(self._settings, self.base_url)
+        try:
+            self._transport = Transport(tls, proxy)
+        except (httpx.InvalidURL, ValueError, RuntimeError):
+            # Without the original message, which quotes the URL: it may contain a password.
+            raise InvalidRequestError(
+                f"The URL of {its_name} is not usable: expected one such as http://proxy.example:3128 "
+                "(socks5:// requires the package httpx[socks])."
+            ) from None
+        self._http = httpx.Client(transport=self._transport, headers=_HEADERS, trust_env=False)
+        self._http.headers.update(settings.headers)
 
     def _contains_key(self, text: str) -> bool:
         # A shorter key would be found in other words.
         return self._api_key is not None and len(self._api_key) >= 8 and self._api_key in text
-
-    def _choose_proxy(self, proxy: str | None) -> str | None:
-        """Return the explicit proxy, or that of the environment, which never applies to this machine itself."""
-        self._via = " via the connection's proxy" if proxy else ""
-        if not proxy and not protocol.is_loopback(urlsplit(self.base_url).hostname or ""):
-            proxy = environment_proxy(self.base_url)
-            self._via = " via the proxy from the environment (HTTPS_PROXY and the like)" if proxy else ""
-        return proxy
-
-    def _make_transport(self, settings: Settings) -> Transport:
-        proxy = settings.proxy
-        tls = tls_context(settings, self.base_url, proxy or "")
-        try:
-            urlsplit(proxy or "")  # stricter than httpx, which takes some invalid URLs for host names
-            return Transport(tls, httpx.Proxy(proxy) if proxy else None)
-        except (httpx.InvalidURL, ValueError, RuntimeError):
-            # Without the original message, which quotes the URL: it may contain a password.
-            raise InvalidRequestError(
-                f"The URL of {self._via.removeprefix(' via ')} is not usable: expected one such as "
-                "http://proxy.example:3128 (socks5:// requires the package httpx[socks])."
-            ) from None
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.base_url!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connections."""
@@ -164,7 +142,7 @@ class FlowClient:
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
         :raises WorkflowAutomationError: if the request did not succeed, see :data:`~.responses.ROWS`
         """
-        progress = SendProgress(self._seconds, lambda: self._stopped, before_last_byte)
+        progress = SendProgress(self._settings.timeout, lambda: self._stopped, before_last_byte)
         headers = {"Content-Type": "application/json", "Content-Length": str(len(request.content))}
         if request.operation.takes_key and self._api_key is not None:
             headers["X-API-Key"] = self._api_key
@@ -196,7 +174,7 @@ class FlowClient:
         :param file_format: the format of each file, by default the client's
         :param limits: those of :func:`~.files.upload_bodies`
         """
-        file_format = self._file_format if file_format is None else check_file_format(file_format)
+        file_format = self._settings.file_format if file_format is None else check_file_format(file_format)
         bodies = upload_bodies(flow_id, run_id, files, file_format, **limits)
         return [self.checked(protocol.upload_request(self.base_url, flow_id, body)) for body in bodies]
 
@@ -208,7 +186,7 @@ class FlowClient:
         :raises WorkflowAutomationError: if it did not, or does not work
         """
         title = f"HEAD {self.base_url}"
-        progress = SendProgress(self._seconds, lambda: self._stopped)
+        progress = SendProgress(self._settings.timeout, lambda: self._stopped)
         try:
             with self._transport.connection(progress) as connection:
                 response = self._response(connection, progress, "HEAD", self.base_url)
@@ -241,10 +219,6 @@ class FlowClient:
             raise InvalidRequestError(
                 "The flow_id contains the API key, and would show it in logs: give the workflow's identifier."
             )
-        try:
-            httpx.URL(request.url)
-        except httpx.InvalidURL as error:
-            raise InvalidRequestError(f"The flow_id does not make a valid URL: {error}.") from None
         return request
 
     def _response(
@@ -264,7 +238,7 @@ class FlowClient:
     def _result(
         self, response: protocol.Response, progress: SendProgress, request: protocol.Request
     ) -> protocol.Run | str:
-        result = responses.read(response, request, self._redactor, self._busy_statuses)
+        result = responses.read(response, request, self._redactor, self._settings.busy_statuses)
         if not isinstance(result, protocol.Run):
             return result
         seen, now = self._seen_runs, object()

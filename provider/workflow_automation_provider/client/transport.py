@@ -2,7 +2,7 @@
 Send each request once, within its deadlines, and know whether its last byte was handed over.
 
 httpx limits the time of each *read*, so a response that trickles in never times out, and it does not tell how much was sent.
-httpcore's network backend sees every read and write, so both are done there.
+So each read is given what is left of the time, and the body is handed over in pieces, each sent before the next is asked for.
 
 Each request has its own connection, unless connections are kept for many requests that follow each other closely: with
 TLS to a distant service, each new connection costs two round trips or more. A server may close an idle connection just when a
@@ -30,6 +30,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpcore
 import httpx
 
+from workflow_automation_provider.client.protocol import is_loopback
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -123,15 +124,15 @@ class SendProgress:
             waiting += chunk
             while len(waiting) > _PIECE:
                 self.check_stop()
-                yield waiting[:_PIECE]
+                yield bytes(waiting[:_PIECE])
                 del waiting[:_PIECE]
         self.check_stop()
-        yield waiting[:-1]
+        yield bytes(waiting[:-1])
         self.check_stop()
         if self._before_last_byte:
             self._before_last_byte()
         self.whole = True
-        yield waiting[-1:]
+        yield bytes(waiting[-1:])
 
 
 class Transport(httpx.BaseTransport):
@@ -141,16 +142,17 @@ class Transport(httpx.BaseTransport):
     A request has the connection that it is sent on as its extension ``connection``. Raises httpcore's exceptions, not
     httpx's.
 
-    :raises RuntimeError: if the proxy needs a package that is not installed
+    :raises Exception: of httpx and others, if the proxy's URL is not valid, or needs a package that is not installed
     """
 
-    def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
+    def __init__(self, tls: ssl.SSLContext, proxy: str | None) -> None:
         self._tls = tls
-        self._proxy = proxy
+        urlsplit(proxy)  # stricter than httpx, which takes some invalid URLs for host names
+        self._proxy = httpx.Proxy(proxy) if proxy else None
         # Threads share it: append() and pop() of a list are atomic. They share no pool, for a pool looks at its idle connections
         # while other threads begin to use them, and may close one whose response is about to arrive.
         self._idle: list[_Connection] | None = None
-        _Connection(tls, proxy)  # raises now, not at the first request
+        _Connection(self._tls, self._proxy)  # raises now, not at the first request
 
     @contextlib.contextmanager
     def keep_alive(self) -> Iterator[None]:
@@ -293,9 +295,9 @@ def _why(error: Exception) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-def tls_context(settings: Settings, *urls: str) -> ssl.SSLContext:
+def tls_context(settings: Settings, base_url: str) -> ssl.SSLContext:
     """
-    Make the TLS context. The default certificates are loaded only if one of the URLs, of the service and the proxy, needs them.
+    Make the TLS context. The default certificates are loaded only if the service or the proxy needs them.
 
     :raises InvalidRequestError: if a file cannot be used, naming the argument and never quoting its value
     """
@@ -308,7 +310,7 @@ def tls_context(settings: Settings, *urls: str) -> ssl.SSLContext:
             raise InvalidRequestError(
                 f"ca_bundle cannot be read as PEM certificates ({_why(error)}): expected a file or directory of them."
             ) from None
-    elif any(url.lower().startswith("https:") for url in urls):
+    elif "https:" in f"{base_url} {settings.proxy}".lower():
         context = httpx.create_ssl_context(trust_env=True)
     else:
         # Loading the default certificates takes longer than a request. An empty context, because httpcore
@@ -331,10 +333,11 @@ def tls_context(settings: Settings, *urls: str) -> ssl.SSLContext:
 
 
 def environment_proxy(url: str) -> str | None:
-    """Return the URL of the environment's proxy for an address, None if it has none."""
+    """Return the URL of the environment's proxy for an address, None if it has none. It never applies to this machine itself."""
     parts = urlsplit(url)
+    host = parts.hostname or ""
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy or proxy_bypass(parts.hostname or "") or proxy_bypass(parts.netloc):
+    if not proxy or is_loopback(host) or proxy_bypass(host) or proxy_bypass(parts.netloc):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"

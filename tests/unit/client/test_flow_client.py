@@ -59,7 +59,7 @@ def test_response_that_is_not_http(raw_server, trigger, response):
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("flow_id", ["  ", 1.5, "\ud800", "x" * 70_000])
+@pytest.mark.parametrize("flow_id", ["  ", 1.5, "\ud800"])
 def test_flow_id_that_is_none(client, flow_id):
     with pytest.raises(InvalidRequestError, match="flow_id"):
         trigger_flow(client, {}, flow_id)
