@@ -11,6 +11,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from configparser import RawConfigParser
 from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -25,11 +26,6 @@ CALLBACK_EXAMPLE = "https://airflow.example"
 """Where a service could reach Airflow."""
 
 _SECRET_HEADER_WORDS = ("auth", "cookie", "key", "passw", "secret", "token")
-
-_BOOLEANS = {
-    **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
-    **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
-}
 
 _HEADER, _HEADER_VALUE = re.compile(r"[A-Za-z0-9_-]+"), re.compile(r"[ -~]*")
 
@@ -52,10 +48,10 @@ def _text(value: Any, _: Mapping[str, Any]) -> str:
 
 
 def _boolean(value: Any, _: Mapping[str, Any]) -> bool:
-    word = str(value).strip().lower() if isinstance(value, str | int) else ""
-    if word not in _BOOLEANS:
-        raise ValueError("true or false")
-    return _BOOLEANS[word]
+    try:
+        return RawConfigParser.BOOLEAN_STATES[str(value).strip().lower()]
+    except KeyError:
+        raise ValueError("true or false") from None
 
 
 def _seconds(value: Any, _: Mapping[str, Any]) -> float:
