@@ -154,14 +154,12 @@ def test_where_a_redirect_points_to(status, headers, shown):
         ("0", 0),
         ("9" * 10_000, 604800),
         ("Sun, 06 Nov 1994 08:49:37 GMT", 7),
-        ("Sun Nov  6 08:49:37 1994", 7),
         ("Sun, 06 Nov 1994 08:49:00 GMT", 0),
         ("Sun, 06 Nov 1994 09:49:37 +0100", 7),
         ("", None),
         ("-5", None),
         ("٣", None),
         ("Sun, 99 Nov 1994 08:49:37 GMT", None),
-        ("Sun, 06 Nov 1994 08:49:37 +9999", None),
     ],
 )
 def test_retry_after(monkeypatch, value, seconds):
@@ -250,7 +248,6 @@ def test_a_web_page_does_not_say_that_files_were_accepted():
         (b" \n", {}, "empty"),
         (b'{"run_id": "7"} x', {}, "not JSON"),
         (b'{"run_id": "\xff"}', {}, "not JSON"),
-        (gzip.compress(b"{}", mtime=0), {}, "not JSON"),
         (gzip.compress(b"{}", mtime=0), {"headers": {"content-encoding": " GZip "}}, "'gzip'"),
         (b"{}", {"headers": {"content-encoding": KEY}}, WITHHELD),
         (b'{"run_', {"incomplete": CUT_OFF}, CUT_OFF),

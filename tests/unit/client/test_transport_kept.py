@@ -79,13 +79,6 @@ def test_a_connection_that_was_idle_for_a_second_is_not_used_again(serve, runs, 
     assert server.connections == connections
 
 
-def test_a_connection_that_announced_its_end_is_not_used_again(serve, runs):
-    server, client = serve(lambda _: response(next(runs), "Connection: close"))
-    with client.keep_connections():
-        assert [trigger(client) for _ in range(3)] == ["r0", "r1", "r2"]
-    assert server.connections == server.requests == 3
-
-
 def test_a_connection_that_the_server_closed_is_not_used_again(raw_server, runs):
     """The server announced nothing, but the client sees the end before it sends."""
 
@@ -175,19 +168,6 @@ def test_a_run_that_was_known_before_leaves_a_doubt(serve):
     with client.keep_connections(["r7"]):
         check(trigger_flow(client, {}), OutcomeUnknownError, "earlier request", "r7")
     assert [trigger(client) for _ in range(2)] == ["r7", "r7"]
-
-
-def test_a_response_in_chunks_leaves_the_connection_open(serve):
-    def chunks(number):
-        head = b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n"
-        yield head + b'11\r\n{"run_id": "000%d"\r\n1\r\n}\r\n' % number
-        time.sleep(0.05)
-        yield b"0\r\n\r\n"
-
-    server, client = serve(chunks)
-    with client.keep_connections():
-        assert [trigger(client) for _ in range(3)] == ["0000", "0001", "0002"]
-    assert server.connections == 1
 
 
 def test_an_incomplete_response_is_not_continued_on_its_connection(serve):
