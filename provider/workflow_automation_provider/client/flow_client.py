@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import httpx
 
@@ -150,9 +150,7 @@ class FlowClient:
         content = closing(body.pieces(sent)) if isinstance(body, UploadBody) else nullcontext(body)
         with content as pieces, self._transport.connection(progress) as connection:
             try:
-                response = self._response(
-                    connection, progress, "POST", request.url, content=pieces, headers=headers
-                )
+                response = self._response(connection, "POST", request.url, content=pieces, headers=headers)
                 return self._result(response, progress, request)
             except WorkflowAutomationError:
                 raise
@@ -189,9 +187,9 @@ class FlowClient:
         progress = SendProgress(self._settings.timeout, lambda: self._stopped)
         try:
             with self._transport.connection(progress) as connection:
-                response = self._response(connection, progress, "HEAD", self.base_url)
+                response = self._response(connection, "HEAD", self.base_url)
         except Exception as error:
-            why = f"got no response{self._via}: {responses.described(error, progress, self._redactor)}"
+            why = f"got no response{self._via}: {responses.described(error, self._redactor)}"
             hint = responses.hint(error, progress, self._via) or "Check the connection's base URL."
             failure = NotSentError(f"{title} {why}.", next_step=hint)
         else:
@@ -219,21 +217,15 @@ class FlowClient:
             raise InvalidRequestError(
                 "The flow_id contains the API key, and would show it in logs: give the workflow's identifier."
             )
+        try:
+            httpx.URL(request.url)
+        except httpx.InvalidURL as error:
+            raise InvalidRequestError(f"The flow_id does not make a valid URL: {error}.") from None
         return request
 
-    def _response(
-        self, connection: object, progress: SendProgress, method: str, url: str, **message: Any
-    ) -> protocol.Response:
-        """Send a request, and return its response; if that is incomplete, its status still is known."""
+    def _response(self, connection: object, method: str, url: str, **message: Any) -> protocol.Response:
         built = self._http.build_request(method, url, extensions={"connection": connection}, **message)
-        response = self._http.send(built)
-        body, error = response.extensions["body"], response.extensions["error"]
-        incomplete = ""
-        if error:
-            why = responses.described(error, progress, self._redactor)
-            incomplete = f"it was cut off after {len(body)} bytes: {why}"
-        headers = response.extensions["headers"]
-        return protocol.Response(response.status_code, headers, body, incomplete, early=not progress.whole)
+        return cast("protocol.Response", self._http.send(built).extensions["response"])
 
     def _result(
         self, response: protocol.Response, progress: SendProgress, request: protocol.Request

@@ -252,7 +252,7 @@ def _found(response: Response, request: Request, redact: Redactor) -> Run | str 
     if request.operation is Operation.UPLOAD:
         return redact.text(storable(_words(response, redact)))
     try:
-        document = _read_json(response)
+        document = _read_json(response, redact)
         is_required = request.operation is Operation.TRIGGER_BY_PATH
         run_id, run_link = _run_fields(document, redact, required=is_required)
         text = response.body.decode(errors="replace")
@@ -268,13 +268,17 @@ def _is_web_page(response: Response) -> bool:
     """Return whether a response is a web page, such as that of a login, whatever it is declared as."""
     declared = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if declared in _WEB_PAGES:
-        return bool(response.body.strip() or response.incomplete)
+        return bool(response.body.strip() or response.error)
     return _HTML.match(response.body[:_SNIFFED]) is not None
 
 
-def _read_json(response: Response) -> Any:
-    if response.incomplete:
-        raise ValueError(response.incomplete)
+def _cut_off(response: Response, error: Exception, redact: Redactor) -> str:
+    return f"it was cut off after {len(response.body)} bytes: {described(error, redact)}"
+
+
+def _read_json(response: Response, redact: Redactor) -> Any:
+    if response.error:
+        raise ValueError(_cut_off(response, response.error, redact))
     if not response.body.strip():
         raise ValueError("it is empty")
     coding = response.headers.get("content-encoding", "").strip().lower()
@@ -313,8 +317,8 @@ def _words(response: Response, redact: Redactor) -> str:
     """
     if not response.body.strip():
         return ""
-    if response.incomplete:
-        return f"(not shown: {response.incomplete})"  # the redactor would not find a part of a secret
+    if response.error:  # the redactor would not find a part of a secret
+        return f"(not shown: {_cut_off(response, response.error, redact)})"
     text = response.body.decode(errors="replace")
     try:
         document = json.loads(text, parse_int=str)
@@ -346,7 +350,7 @@ def no_response(
     :param progress: how much of the request was sent
     :param via: the proxy that was used
     """
-    why = described(error, progress, redact)
+    why = described(error, redact)
     if progress.whole:
         return unknown(request, f"no response: {why}")
     what = "aborted before all of it was sent" if progress.begun else f"not sent{via}"
@@ -385,13 +389,13 @@ def hint(error: Exception, progress: SendProgress, via: str) -> str:
     return f"Check that the service is up, {'the proxy, ' if via else ''}and the connection's base URL."
 
 
-def described(error: Exception, progress: SendProgress, redact: Redactor) -> str:
+def described(error: Exception, redact: Redactor) -> str:
     """Return what happened, without secrets."""
     match error:
         case StoppedError():
             return "the task was ended"
         case httpcore.TimeoutException():
-            return f"it timed out after {progress.seconds:g} s"
+            return "it took longer than the connection's timeout"
     # h11 quotes an invalid header in its errors, and the service may have put the key into one.
     text = redact.text(str(error)).strip().rstrip(".")
     if _is_of_network(error):

@@ -30,7 +30,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpcore
 import httpx
 
-from workflow_automation_provider.client.protocol import is_loopback
+from workflow_automation_provider.client.protocol import Response, is_loopback
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -192,8 +192,8 @@ class Transport(httpx.BaseTransport):
         """
         Send a request and read the response, up to a limit.
 
-        :return: its status, and as extensions its ``headers``, its ``body``, and the ``error`` that ended it early, or None. httpx
-            itself would follow, decode or reject what some headers say, and the status would be lost
+        :return: its status, and all of it as the extension ``response``: httpx itself would follow, decode or reject what some
+            headers say, and the status would be lost
         :raises httpcore.RemoteProtocolError: if the response had arrived before the request was sent: it
             belongs to another one
         """
@@ -211,17 +211,18 @@ class Transport(httpx.BaseTransport):
         if not progress.has_read:
             raise httpcore.RemoteProtocolError("the response arrived before the request was sent")
         body = bytearray()
-        ended_by: Exception | None = None
+        error: Exception | None = None
         try:
             for chunk in response.iter_stream():
                 body += chunk
                 if len(body) > _RESPONSE_LIMIT:
                     raise httpcore.ReadError(f"the limit is {_RESPONSE_LIMIT // 1024} KiB")
             response.close()
-        except Exception as error:
-            ended_by = error
-        facts = {"headers": httpx.Headers(response.headers), "body": bytes(body), "error": ended_by}
-        return httpx.Response(response.status, extensions=facts)
+        except Exception as failure:
+            error = failure
+        headers, early = httpx.Headers(response.headers), not progress.whole
+        found = Response(response.status, headers, bytes(body), error, early=early)
+        return httpx.Response(response.status, extensions={"response": found})
 
 
 class _Connection(httpcore.NetworkBackend, httpcore.NetworkStream):

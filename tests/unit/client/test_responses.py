@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest.mock import Mock
 
+import httpcore
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +40,7 @@ from .forms import FORMS, nowhere
 
 KEY = "wak-Zq7xK9Tbw2"
 NOT_TEXT = "(not shown: it is neither JSON nor plain text)"
-CUT_OFF = "it was cut off"
+CUT_OFF = httpcore.ReadError("The cable broke.")
 BASE_URL = "https://service.example/api"
 BY_PATH, BY_KEY, UPLOAD = Operation
 REQUESTS = {
@@ -223,10 +224,13 @@ def test_response_to_an_upload(body, text):
     assert outcome_of(UPLOAD, Response(200, {}, body)) == text
 
 
-@pytest.mark.parametrize(("body", "text"), [(b'"2 fi', f"(not shown: {CUT_OFF})"), (b" \n", "")])
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [(b'"2 fi', "(not shown: it was cut off after 5 bytes: The cable broke)"), (b" \n", "")],
+)
 def test_what_was_cut_off_is_not_shown(body, text):
     assert outcome_of(UPLOAD, Response(200, {}, body, CUT_OFF)) == text
-    assert failure_of(BY_KEY, 409, body, incomplete=CUT_OFF).quote == text
+    assert failure_of(BY_KEY, 409, body, error=CUT_OFF).quote == text
 
 
 def test_a_web_page_does_not_say_that_files_were_accepted():
@@ -234,7 +238,7 @@ def test_a_web_page_does_not_say_that_files_were_accepted():
     headers = {"content-type": "Text/HTML; charset=utf-8"}
     failure = failure_of(UPLOAD, 200, b"<p>Sign in</p>", headers=headers)
     check(failure, OutcomeUnknownError, quote=NOT_TEXT)
-    check(failure_of(UPLOAD, 200, headers=headers, incomplete=CUT_OFF), OutcomeUnknownError)
+    check(failure_of(UPLOAD, 200, headers=headers, error=CUT_OFF), OutcomeUnknownError)
     assert outcome_of(UPLOAD, Response(200, headers, b" ")) == ""
 
 
@@ -250,7 +254,7 @@ def test_a_web_page_does_not_say_that_files_were_accepted():
         (b'{"run_id": "\xff"}', {}, "not JSON"),
         (gzip.compress(b"{}", mtime=0), {"headers": {"content-encoding": " GZip "}}, "'gzip'"),
         (b"{}", {"headers": {"content-encoding": KEY}}, WITHHELD),
-        (b'{"run_', {"incomplete": CUT_OFF}, CUT_OFF),
+        (b'{"run_', {"error": CUT_OFF}, "The cable broke"),
         (b"[" * 100_000 + b"]" * 100_000, {}, "recursion"),
     ],
 )

@@ -55,10 +55,10 @@ def test_head_of_the_response_that_drips(raw_server, released, start, first, aga
     server = raw_server(dripping(released, first, again))
     client = client_of(server, timeout=SHORT)
     begun = time.monotonic()
-    check(start.send(client), OutcomeUnknownError, "0.25 s")
+    check(start.send(client), OutcomeUnknownError, "timeout")
     assert time.monotonic() - begun > 0.2
     assert len(server.requests) == 1
-    with pytest.raises(NotSentError, match=r"0\.25 s"):
+    with pytest.raises(NotSentError, match="timeout"):
         client.check()
 
 
@@ -74,7 +74,7 @@ def test_head_and_body_have_one_deadline_together(raw_server, released, start):
             connection.sendall(b"x")
             sent.append(b"x")
 
-    check(start.send(client_of(raw_server(answer), timeout=1)), UnidentifiedError, "1 s")
+    check(start.send(client_of(raw_server(answer), timeout=1)), UnidentifiedError, "timeout")
     assert len(sent) < 17
 
 
@@ -92,7 +92,7 @@ def test_deadline_of_the_response_begins_when_the_request_was_sent(raw_server, r
 def test_proxy_that_drips_its_response_to_connect(raw_server, released, start):
     proxy = raw_server(dripping(released, b"HTTP/1.1 200 OK\r\nX-Long: ", b"x"))
     client = client_of("https://service.example/api", timeout=SHORT, proxy=f"http://127.0.0.1:{proxy.port}")
-    check(start.send(client), NotSentError, "not sent via the connection's proxy", "0.25 s")
+    check(start.send(client), NotSentError, "not sent via the connection's proxy", "timeout")
 
 
 def test_tls_handshake_that_drips(raw_server, released, start):
@@ -104,7 +104,7 @@ def test_tls_handshake_that_drips(raw_server, released, start):
             connection.sendall(b"\x02")
 
     client = client_of(raw_server(answer).base_url.replace("http:", "https:"), timeout=SHORT)
-    check(start.send(client), NotSentError, "not sent", "0.25 s")
+    check(start.send(client), NotSentError, "not sent", "timeout")
 
 
 # A request that was not handed over whole ---------------------------------------------------------------
@@ -249,4 +249,4 @@ def test_service_stops_reading_over_tls(raw_server, released, issued, upload):
 
     address = raw_server(never_read).base_url.replace("http:", "https:")
     client = client_of(address, ca_bundle=str(issued.ca_bundle), timeout=0.5)
-    not_sent(upload, client, "0.5 s", status=None, next_step=TOO_LARGE)
+    not_sent(upload, client, "timeout", status=None, next_step=TOO_LARGE)
