@@ -147,12 +147,12 @@ class Transport(httpx.BaseTransport):
 
     def __init__(self, tls: ssl.SSLContext, proxy: str | None) -> None:
         self._tls = tls
-        urlsplit(proxy)  # stricter than httpx, which takes some invalid URLs for host names
+        urlsplit(proxy or "")  # stricter than httpx, which takes some invalid URLs for host names
         self._proxy = httpx.Proxy(proxy) if proxy else None
         # Threads share it: append() and pop() of a list are atomic. They share no pool, for a pool looks at its idle connections
         # while other threads begin to use them, and may close one whose response is about to arrive.
         self._idle: list[_Connection] | None = None
-        _Connection(self._tls, self._proxy)  # raises now, not at the first request
+        _Connection(tls, self._proxy)  # raises now, not at the first request
 
     @contextlib.contextmanager
     def keep_alive(self) -> Iterator[None]:

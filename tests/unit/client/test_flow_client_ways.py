@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from unittest.mock import Mock
 
 import pytest
 
@@ -68,25 +67,6 @@ def test_socks_proxy(raw_server, trigger):
 
 
 # Certificates -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def loaded(monkeypatch):
-    """Return the calls that loaded certificates to trust, however the context was made."""
-    calls = Mock()
-    for name in ("load_verify_locations", "load_default_certs"):
-        monkeypatch.setattr(ssl.SSLContext, name, getattr(calls, name))
-    return calls.mock_calls
-
-
-@pytest.mark.parametrize(
-    ("base_url", "proxy", "has_tls"),
-    [(HTTP, PROXY, False), (HTTP, "HTTPS://proxy.example:3128", True), ("service.example/api", "", True)],
-)
-def test_certificates_are_loaded_for_tls(monkeypatch, loaded, base_url, proxy, has_tls):
-    monkeypatch.setenv("ALL_PROXY", proxy)
-    client_of(base_url, allow_http=True)
-    assert bool(loaded) is has_tls
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "other.example"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -177,19 +176,6 @@ def test_an_incomplete_response_is_not_continued_on_its_connection(serve):
         for number in (1, 2):
             check(trigger_flow(client, {}), UnidentifiedError, "1024 KiB")
             assert server.connections == number
-
-
-def test_each_thread_has_its_own_connection(serve, runs):
-    def respond(_):
-        time.sleep(0.005)
-        return response(f"r{next(ids)}")
-
-    ids = itertools.count()
-    server, client = serve(respond)
-    with client.keep_connections(), ThreadPoolExecutor(8) as pool:
-        found = set(pool.map(lambda number: trigger(client, number), range(60)))
-    assert len(found) == server.requests == 60
-    assert server.connections <= 8
 
 
 def test_connections_are_kept_over_tls(issued):

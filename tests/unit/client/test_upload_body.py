@@ -11,14 +11,14 @@ import os
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client import files
 from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, File, upload_bodies
 from workflow_automation_provider.exceptions import Accepted, FileUnavailableError, InvalidRequestError
 
-from .conftest import trigger_flow, upload_files
+from .conftest import client_of, trigger_flow, upload_files
 
 CHUNK = files._CHUNK
 WORDS = ["name", "base64", "data_url", "content_type", "size"]
@@ -253,3 +253,21 @@ def test_split_names_the_element_that_is_too_large():
         split_into(elements, max_request_bytes=100)
     with nothing_sent(r" files\[1\] alone"):
         split_into([{"a": 1}, elements[2]], max_request_bytes=100)
+
+
+# Over the wire ------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(text_names, st.binary(max_size=2000)), min_size=1, max_size=4),
+    st.sampled_from(["base64", "data_url", DEFAULT_FILE_FORMAT]),
+)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_bytes_on_the_wire_are_json(answering, given_files, file_format):
+    elements = [in_memory(content, name) for name, content in given_files]
+    server = answering(b'"ok"', status=200)
+    assert upload_files(client_of(server), "run", elements, "flow", file_format=file_format) == "ok"
+    ((head, body),) = server.requests
+    assert b"transfer-encoding" not in head.lower()
+    assert f"content-length: {len(body)}".encode() in head.lower()
+    assert json.loads(body)["files"] == sent(elements, file_format)
