@@ -119,10 +119,11 @@ class FlowClient:
         :param known_runs: ids of runs that were started before
         """
         self._seen_runs = dict.fromkeys(known_runs)
+        self._transport.keep_alive()
         try:
-            with self._transport.keep_alive():
-                yield
+            yield
         finally:
+            self._transport.close()
             self._seen_runs = None
 
     def send(

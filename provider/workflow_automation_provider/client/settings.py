@@ -303,8 +303,11 @@ def _checked(name: str, value: object, read: Mapping[str, Any]) -> Any:
         fix = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(FIELDS)}"
         raise InvalidRequestError(f"extra {name!r} is not supported; {fix}")
     field = FIELDS[name]
+    if isinstance(value, str) and ("object" in field.kind or "array" in field.kind):
+        with contextlib.suppress(ValueError):
+            value = json.loads(value)
     try:
-        return field.check(_from_json_text(field, value), read)
+        return field.check(value, read)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"extra {name!r}: {error.message}") from None
     except ValueError as error:
@@ -313,17 +316,6 @@ def _checked(name: str, value: object, read: Mapping[str, Any]) -> Any:
         raise InvalidRequestError(
             f"extra {name!r} is {kind_of(value)} that cannot be used; expected {error}{such}"
         ) from None
-
-
-def _from_json_text(field: Field, value: object) -> object:
-    """Parse a value that the form and a URI can only store as JSON text."""
-    is_document = "object" in field.kind or "array" in field.kind
-    if is_document and isinstance(value, str) and value.strip()[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except ValueError as error:
-            raise InvalidRequestError(f"starts like JSON but is not: {error}") from None
-    return value
 
 
 # The form ---------------------------------------------------------------------------------------------------

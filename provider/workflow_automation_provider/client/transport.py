@@ -154,14 +154,9 @@ class Transport(httpx.BaseTransport):
         self._idle: list[_Connection] | None = None
         _Connection(tls, self._proxy)  # raises now, not at the first request
 
-    @contextlib.contextmanager
-    def keep_alive(self) -> Iterator[None]:
-        """Keep connections open for the requests that are sent meanwhile, from any thread."""
+    def keep_alive(self) -> None:
+        """Keep connections open from now on, for requests from any thread."""
         self._idle = []
-        try:
-            yield
-        finally:
-            self.close()
 
     def close(self) -> None:
         """Close the idle connections, and keep none from now on."""
