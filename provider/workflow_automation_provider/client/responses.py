@@ -377,9 +377,7 @@ def unknown(request: Request, instead: str) -> OutcomeUnknownError:
 def hint(error: Exception, progress: SendProgress, via: str) -> str:
     """Return what to do about a request that was not sent."""
     text = str(error)
-    if isinstance(error, StoppedError):
-        return ""
-    if progress.begun:
+    if progress.begun or isinstance(error, StoppedError):
         is_cut_off = _is_of_network(error) and not progress.whole
         return "The request may be too large for the service." if is_cut_off else ""
     if "CERTIFICATE_VERIFY_FAILED" in text:

@@ -138,6 +138,7 @@ OF_USER = base64.b64encode(b"user:h\xfcsh:12345").decode()
     [
         ("Bearer hush-1234", "hush-1234"),
         ("Basic dXNlcjpodXNoLTEyMzQ=", "user 'user', password 'hush-1234'"),
+        ("basic dXNlcjpodXNoLTEyMzQ", "hush%2D1234"),
         ("Basic  dXNl§cjpodXNoLTEyMzQ=", "hush-1234"),
         (f"Basic {OF_USER}", OF_USER),
         (f"Basic {OF_USER}", "hsh:12345"),
@@ -158,6 +159,7 @@ def test_secret_of_a_header(secret, text):
         ("v1.2024", "v1.2024"),
         ("Negotiate hush-1234", "Negotiate"),
         ("Basic dXNlcm5hbWU6eA==", "password x of y"),
+        ("Basic !", "Basic"),
         ("!§$%&/()=?*+", "!§$%&/()=?*+"),
     ],
 )
