@@ -194,12 +194,10 @@ class FlowClient:
             hint = responses.hint(error, progress, self._via) or "Check the connection's base URL."
             failure = NotSentError(f"{title} {why}.", next_step=hint)
         else:
-            status = response.status
-            if 300 <= status < 400:
-                location = self._redactor.text(response.headers.get("location", "")) or "another URL"
-                return f"{title} redirects to {location!a}, which may be the right base URL: redirects are never followed"
+            status, location = response.status, self._redactor.text(response.headers.get("location", ""))
             if status < 500:
-                return f"{title} returned {status}"
+                moved = f", with the location {location!a}: redirects are never followed" if location else ""
+                return f"{title} returned {status}{moved}"
             failure = NotSentError(f"{title} returned {status}: the service is not working.", status=status)
         raise failure  # not above: nothing has redacted the text of the other
 

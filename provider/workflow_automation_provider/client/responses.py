@@ -78,13 +78,9 @@ class Row(NamedTuple):
 
 _TRIGGER = "path key"
 _NOT_THE_SERVICE = "the connection's base URL, and any proxy in front of the service."
-_PERHAPS_MOVED = (
-    "It redirects to {location}: the result, a login page, or the service's new URL. If it is the new URL, set it as the "
-    "connection's base URL. Redirects are never followed."
-)
 _MOVED = (
-    "It redirects to {location}. Redirects are never followed, because the API key would be sent there too: set the correct "
-    "URL as the connection's base URL."
+    "It redirects to {location}: the result, a login page, or the service's new URL. If it is the new URL, set it as the connection's base "
+    "URL: redirects are never followed, because the API key would be sent there too."
 )
 _OF_UPLOAD = (
     "Check that the run belongs to the flow, and that the API key belongs to this flow and has not expired."
@@ -109,8 +105,8 @@ ROWS: tuple[Row, ...] = (
     Row("408", "", ("early",), BusyError),
     Row("503", "upload", ("Retry-After",), BusyError),
     Row("503", "", ("early", "Retry-After"), BusyError),
-    Row("302 303", "", ("early",), NotSentError, hint=_PERHAPS_MOVED),
-    Row("302 303", "", (), OutcomeUnknownError, hint=_PERHAPS_MOVED),
+    Row("302 303", "", ("early",), NotSentError, hint=_MOVED),
+    Row("302 303", "", (), OutcomeUnknownError, hint=_MOVED),
     Row("3xx", "", (), RejectedError, Code.REDIRECTED, _MOVED),
     Row("400 422", _TRIGGER, (), RejectedError, hint="Compare the inputs with those that the workflow defines."),
     Row("400 422", "upload", (), RejectedError, hint="Check that file_format is what the service expects."),
