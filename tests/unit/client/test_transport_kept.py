@@ -68,7 +68,7 @@ def test_a_connection_that_is_not_kept_is_closed_with_its_response(raw_server):
     assert closed == [b"", b""]
 
 
-@pytest.mark.parametrize(("idle", "connections"), [(0.5, 1), (1.1, 2)])
+@pytest.mark.parametrize(("idle", "connections"), [(0.2, 1), (1.1, 2)])
 def test_a_connection_that_was_idle_for_a_second_is_not_used_again(serve, runs, idle, connections):
     server, client = serve(lambda _: response(next(runs)))
     with client.keep_connections():
