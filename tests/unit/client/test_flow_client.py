@@ -67,6 +67,11 @@ def test_host_that_is_not_there(trigger, host):
     assert re.fullmatch(rf"POST {url} was not sent: \[Errno -?\d+\] .+[^.]\.", failure.message)
 
 
+def test_service_that_does_not_work(answering):
+    with pytest.raises(NotSentError, match="503"):
+        client_of(answering(status=503)).check()
+
+
 def test_server_that_speaks_no_tls(service, trigger):
     client = client_of(service.base_url.replace("http:", "https:"))
     assert "http://" in check(trigger.send(client), NotSentError, "not sent").next_step

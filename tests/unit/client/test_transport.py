@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+import httpcore
 import pytest
 
 from workflow_automation_provider.client.protocol import Run
@@ -87,6 +88,11 @@ def test_deadline_of_the_response_begins_when_the_request_was_sent(raw_server, r
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine")
 
     assert upload.send(client_of(raw_server(answer), timeout=1.2), LARGE) == "fine"
+
+
+def test_no_time_is_left_after_the_deadline():
+    with pytest.raises(httpcore.TimeoutException):
+        SendProgress(0, lambda: False).time_left()
 
 
 def test_proxy_that_drips_its_response_to_connect(raw_server, released, start):
