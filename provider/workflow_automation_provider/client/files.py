@@ -38,9 +38,6 @@ DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
 # A multiple of 3, so that base64 of each chunk joins without padding.
 _CHUNK = 3 * 64 * 1024
 
-# Every piece that is sent costs at least one system call, so smaller ones are joined.
-_SMALL_PIECE = 64 * 1024
-
 _WRONG_PATHS = (errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 # A message of a store's client may quote a whole response.
@@ -157,14 +154,14 @@ class UploadBody:
         """
         Yield its bytes, from the beginning each time. What reads files ends when this is closed.
 
-        :param sent: called with the size of each piece that was sent
+        :param sent: called with the size of each piece, as it is about to be sent
         """
         ahead = [part for part in self._parts() if isinstance(part, File) and part.read_ahead]
         read_ahead = ahead[0].read_ahead if ahead else None
         with closing(read_ahead(ahead)) if read_ahead else nullcontext() as reading:
-            for piece in _joined(self._encoded(reading)):
-                yield piece
+            for piece in self._encoded(reading):
                 sent(len(piece))
+                yield piece
 
     def _parts(self) -> Iterator[bytes | File]:
         yield self._head
@@ -253,19 +250,6 @@ def _value(file: File, word: str) -> Iterator[bytes | File]:
     yield json.dumps(start)[:-1].encode("ascii")
     yield file
     yield b'"'
-
-
-def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    waiting: list[bytes] = []
-    size = 0
-    for piece in pieces:
-        waiting.append(piece)
-        size += len(piece)
-        if size >= _SMALL_PIECE:
-            yield b"".join(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield b"".join(waiting)
 
 
 def read_whole(file: File, reading: Reading | None = None) -> Iterator[bytes]:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
-from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, Self, cast
-from urllib.parse import urlsplit
+from contextlib import closing, contextmanager, nullcontext
+from typing import Any, cast
 
-import httpcore
 import httpx
 
 from workflow_automation_provider.client import protocol, responses
@@ -34,9 +31,6 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 
-# A valid response has two short fields; one longer than this is faulty, and would only fill the memory.
-_RESPONSE_LIMIT = 1024 * 1024
-
 _HEADERS = {
     "User-Agent": "airflow-provider-workflow-automation",
     "Accept": "application/json",
@@ -58,68 +52,40 @@ class FlowClient:
     """
 
     def __init__(self, base_url: str, *, api_key: str | None = None, **options: Any) -> None:
-        settings = Settings(**options)
         # A plain flag, because signal handlers set it: acquiring a lock there could deadlock.
         self._stopped = False
         # Ids of the runs that were seen, while connections are kept.
         self._seen_runs: dict[str, object] | None = None
+        settings = Settings(**options)
         self.base_url = protocol.parse_base_url(base_url, allow_http=settings.allow_http)
         self._api_key = _checked_key(api_key)
         if self._contains_key(self.base_url):
             raise InvalidRequestError(
                 "The base URL contains the API key, and would reveal it in logs: put the key only in the API key field (password)."
             )
-        settings = dataclasses.replace(settings, proxy=self._choose_proxy(settings.proxy))
-        self._file_format = settings.file_format
-        self._busy_statuses = settings.busy_statuses
-        self._seconds = settings.timeout
-        self._redactor = Redactor(settings.secrets(), key=self._api_key or "")
+        proxy, its_name = settings.proxy, "the connection's proxy"
+        if not proxy:
+            proxy = environment_proxy(self.base_url)
+            its_name = "the proxy from the environment (HTTPS_PROXY and the like)"
+        self._via = f" via {its_name}" if proxy else ""
+        self._settings = dataclasses.replace(settings, proxy=proxy)
+        self._redactor = Redactor(self._settings.secrets(), key=self._api_key or "")
         guard_wire_logs(self._redactor)
-        self._transport = self._make_transport(settings)
-        headers = httpx.Headers(_HEADERS)
-        headers.update(settings.headers)
-        self._http = httpx.Client(
-            transport=self._transport,
-            headers=headers,
-            follow_redirects=False,
-            # Requests are independent of each other, so cookies that the service sets are not kept.
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            trust_env=False,
-        )
+        tls = tls_context(self._settings, self.base_url)
+        try:
+            self._transport = Transport(tls, proxy)
+        except (httpx.InvalidURL, ValueError, RuntimeError):
+            # Without the original message, which quotes the URL: it may contain a password.
+            raise InvalidRequestError(
+                f"The URL of {its_name} is not usable: expected one such as http://proxy.example:3128 "
+                "(socks5:// requires the package httpx[socks])."
+            ) from None
+        self._http = httpx.Client(transport=self._transport, headers=_HEADERS, trust_env=False)
+        self._http.headers.update(settings.headers)
 
     def _contains_key(self, text: str) -> bool:
         # A shorter key would be found in other words.
         return self._api_key is not None and len(self._api_key) >= 8 and self._api_key in text
-
-    def _choose_proxy(self, proxy: str | None) -> str | None:
-        """Return the explicit proxy, or that of the environment, which never applies to this machine itself."""
-        self._via = " via the connection's proxy" if proxy else ""
-        if not proxy and not protocol.is_loopback(urlsplit(self.base_url).hostname or ""):
-            proxy = environment_proxy(self.base_url)
-            self._via = " via the proxy from the environment (HTTPS_PROXY and the like)" if proxy else ""
-        return proxy
-
-    def _make_transport(self, settings: Settings) -> Transport:
-        proxy = settings.proxy
-        tls = tls_context(settings, self.base_url, proxy or "")
-        try:
-            urlsplit(proxy or "")  # stricter than httpx, which takes some invalid URLs for host names
-            return Transport(tls, httpx.Proxy(proxy) if proxy else None)
-        except (httpx.InvalidURL, ValueError, RuntimeError):
-            # Without the original message, which quotes the URL: it may contain a password.
-            raise InvalidRequestError(
-                f"The URL of {self._via.removeprefix(' via ')} is not usable: expected one such as "
-                "http://proxy.example:3128 (socks5:// requires the package httpx[socks])."
-            ) from None
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.base_url!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connections."""
@@ -153,10 +119,11 @@ class FlowClient:
         :param known_runs: ids of runs that were started before
         """
         self._seen_runs = dict.fromkeys(known_runs)
+        self._transport.keep_alive()
         try:
-            with self._transport.keep_alive():
-                yield
+            yield
         finally:
+            self._transport.close()
             self._seen_runs = None
 
     def send(
@@ -171,26 +138,21 @@ class FlowClient:
 
         :param before_last_byte: called before the last byte is sent: until then no run can have been started,
             whatever interrupts the call
-        :param sent: called with the size of each piece of an upload that was sent
+        :param sent: called with the size of each piece of an upload, as it is about to be sent
         :return: the run that a trigger started, or the response to an upload
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
         :raises WorkflowAutomationError: if the request did not succeed, see :data:`~.responses.ROWS`
         """
-        progress = SendProgress(self._seconds, len(request.content), lambda: self._stopped, before_last_byte)
+        progress = SendProgress(self._settings.timeout, lambda: self._stopped, before_last_byte)
         headers = {"Content-Type": "application/json", "Content-Length": str(len(request.content))}
         if request.operation.takes_key and self._api_key is not None:
             headers["X-API-Key"] = self._api_key
-        message: dict[str, Any] = {"headers": headers, "extensions": {"progress": progress}}
         body = request.content
-        with closing(body.pieces(sent)) if isinstance(body, UploadBody) else nullcontext(body) as content:
+        content = closing(body.pieces(sent)) if isinstance(body, UploadBody) else nullcontext(body)
+        with content as pieces, self._transport.connection(progress) as connection:
             try:
-                built = self._http.build_request("POST", request.url, content=content, **message)
-                response = self._http.send(built, stream=True)
-                try:
-                    return self._result(response, progress, request)
-                finally:
-                    with suppress(Exception):  # the response is known
-                        response.close()
+                response = self._response(connection, "POST", request.url, content=pieces, headers=headers)
+                return self._result(response, progress, request)
             except WorkflowAutomationError:
                 raise
             except Exception as error:
@@ -211,7 +173,7 @@ class FlowClient:
         :param file_format: the format of each file, by default the client's
         :param limits: those of :func:`~.files.upload_bodies`
         """
-        file_format = self._file_format if file_format is None else check_file_format(file_format)
+        file_format = self._settings.file_format if file_format is None else check_file_format(file_format)
         bodies = upload_bodies(flow_id, run_id, files, file_format, **limits)
         return [self.checked(protocol.upload_request(self.base_url, flow_id, body)) for body in bodies]
 
@@ -223,20 +185,19 @@ class FlowClient:
         :raises WorkflowAutomationError: if it did not, or does not work
         """
         title = f"HEAD {self.base_url}"
-        progress = SendProgress(self._seconds, 0, lambda: self._stopped)
+        progress = SendProgress(self._settings.timeout, lambda: self._stopped)
         try:
-            response = self._http.head(self.base_url, extensions={"progress": progress})
+            with self._transport.connection(progress) as connection:
+                response = self._response(connection, "HEAD", self.base_url)
         except Exception as error:
-            why = f"got no response{self._via}: {responses.described(error, progress, self._redactor)}"
+            why = f"got no response{self._via}: {responses.described(error, self._redactor)}"
             hint = responses.hint(error, progress, self._via) or "Check the connection's base URL."
             failure = NotSentError(f"{title} {why}.", next_step=hint)
         else:
-            status = response.status_code
-            if 300 <= status < 400:
-                location = self._redactor.text(response.extensions["location"]) or "another URL"
-                return f"{title} redirects to {location!a}, which may be the right base URL: redirects are never followed"
+            status, location = response.status, self._redactor.text(response.headers.get("location", ""))
             if status < 500:
-                return f"{title} returned {status}"
+                moved = f", with the location {location!a}: redirects are never followed" if location else ""
+                return f"{title} returned {status}{moved}"
             failure = NotSentError(f"{title} returned {status}: the service is not working.", status=status)
         raise failure  # not above: nothing has redacted the text of the other
 
@@ -261,10 +222,14 @@ class FlowClient:
             raise InvalidRequestError(f"The flow_id does not make a valid URL: {error}.") from None
         return request
 
+    def _response(self, connection: object, method: str, url: str, **message: Any) -> protocol.Response:
+        built = self._http.build_request(method, url, extensions={"connection": connection}, **message)
+        return cast("protocol.Response", self._http.send(built).extensions["response"])
+
     def _result(
-        self, response: httpx.Response, progress: SendProgress, request: protocol.Request
+        self, response: protocol.Response, progress: SendProgress, request: protocol.Request
     ) -> protocol.Run | str:
-        result = responses.read(self._read(response, progress), request, self._redactor, self._busy_statuses)
+        result = responses.read(response, request, self._redactor, self._settings.busy_statuses)
         if not isinstance(result, protocol.Run):
             return result
         seen, now = self._seen_runs, object()
@@ -276,26 +241,6 @@ class FlowClient:
         # Any other response may be that to an earlier request, and that to this one may arrive next.
         progress.may_keep = result.run_id is not None
         return result
-
-    def _read(self, response: httpx.Response, progress: SendProgress) -> protocol.Response:
-        """Read the response up to the limit; an error makes it incomplete, because its status is known."""
-        body = bytearray()
-        incomplete = ""
-        try:
-            # Not iter_raw(), which closes the response, before it is known whether its connection may be used again.
-            for chunk in cast("httpx.SyncByteStream", response.stream):
-                body += chunk
-                if len(body) > _RESPONSE_LIMIT:
-                    incomplete = f"it is longer than {_RESPONSE_LIMIT // 1024} KiB"
-                    break
-        except httpcore.ReadTimeout:
-            incomplete = f"it was still arriving after {progress.seconds:g} s"
-        except Exception as error:
-            incomplete = f"it was cut off after {len(body)} bytes: {responses.described(error, progress, self._redactor)}"
-        headers = {**response.headers, "location": response.extensions["location"]}
-        return protocol.Response(
-            response.status_code, headers, bytes(body[:_RESPONSE_LIMIT]), incomplete, early=not progress.whole
-        )
 
 
 def _checked_key(api_key: str | None) -> str | None:

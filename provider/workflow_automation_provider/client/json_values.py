@@ -130,7 +130,9 @@ def _rejection(path: str, what: str, fix: str) -> InvalidRequestError:
 
 
 def can_be_stored(document: Any, depth: int = _MAX_DEPTH) -> bool:
-    """Return whether Airflow's task runner can send a JSON value: no whole number of more than 64 bits, no deep nesting."""
+    """Return whether Airflow's task runner can send a JSON value: 64 bits for whole numbers, no NaN, no deep nesting."""
+    if isinstance(document, float):
+        return math.isfinite(document)
     if isinstance(document, int):
         return -(2**63) <= document < 2**63
     if not isinstance(document, dict | list):

@@ -93,14 +93,14 @@ class Response(NamedTuple):
 
     :param headers: names in lower case
     :param body: the bytes that were read
-    :param incomplete: why ``body`` is not the whole body ("it was cut off: …"), empty if it is
+    :param error: what ended the body before its end, None if it is whole
     :param early: whether it arrived before the request was sent completely, and the rest was never sent
     """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
-    incomplete: str = ""
+    error: Exception | None = None
     early: bool = False
 
 

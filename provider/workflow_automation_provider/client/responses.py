@@ -8,7 +8,6 @@ all else is an exception.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Collection
 from datetime import UTC, datetime
@@ -79,13 +78,9 @@ class Row(NamedTuple):
 
 _TRIGGER = "path key"
 _NOT_THE_SERVICE = "the connection's base URL, and any proxy in front of the service."
-_PERHAPS_MOVED = (
-    "It redirects to {location}: the result, a login page, or the service's new URL. If it is the new URL, set it as the "
-    "connection's base URL. Redirects are never followed."
-)
 _MOVED = (
-    "It redirects to {location}. Redirects are never followed, because the API key would be sent there too: set the correct "
-    "URL as the connection's base URL."
+    "It redirects to {location}: the result, a login page, or the service's new URL. If it is the new URL, set it as the "
+    "connection's base URL: redirects are never followed, because the API key would be sent there too."
 )
 _OF_UPLOAD = (
     "Check that the run belongs to the flow, and that the API key belongs to this flow and has not expired."
@@ -110,8 +105,8 @@ ROWS: tuple[Row, ...] = (
     Row("408", "", ("early",), BusyError),
     Row("503", "upload", ("Retry-After",), BusyError),
     Row("503", "", ("early", "Retry-After"), BusyError),
-    Row("302 303", "", ("early",), NotSentError, hint=_PERHAPS_MOVED),
-    Row("302 303", "", (), OutcomeUnknownError, hint=_PERHAPS_MOVED),
+    Row("302 303", "", ("early",), NotSentError, hint=_MOVED),
+    Row("302 303", "", (), OutcomeUnknownError, hint=_MOVED),
     Row("3xx", "", (), RejectedError, Code.REDIRECTED, _MOVED),
     Row("400 422", _TRIGGER, (), RejectedError, hint="Compare the inputs with those that the workflow defines."),
     Row("400 422", "upload", (), RejectedError, hint="Check that file_format is what the service expects."),
@@ -138,7 +133,7 @@ _MESSAGES: dict[type[WorkflowAutomationError], str] = {
     RejectedError: "{title} was rejected: {status}.",
     BusyError: "{title} was rejected as busy: {status}{asked}.",
     NotSentError: "{title} returned {status} before all of it was sent, and was then aborted.",
-    OutcomeUnknownError: "{title} returned {status}{page}.",
+    OutcomeUnknownError: "{title} returned {status}.",
 }
 
 
@@ -146,7 +141,7 @@ def read(
     response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
 ) -> Run | str:
     """
-    Return what the response to a request says. After an unexpected error, its status and ``Retry-After`` count alone.
+    Return what the response to a request says.
 
     Follows section 4 of the interface. The status of an upload says that the files were accepted, so any body is valid but
     a web page, such as that of a login, whatever it is declared as.
@@ -155,20 +150,6 @@ def read(
     :return: the run that a trigger started, or the response to an upload
     :raises WorkflowAutomationError: what the first of :data:`ROWS` that fits says
     """
-    try:
-        return _read(response, request, redact, busy_statuses)
-    except WorkflowAutomationError:
-        raise
-    except Exception as error:
-        headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
-        why = f"it could not be read ({type(error).__name__})"
-        response = response._replace(headers=headers, body=b"", incomplete=why)
-    return _read(response, request, redact, busy_statuses)
-
-
-def _read(
-    response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int]
-) -> Run | str:
     result = _found(response, request, redact)
     row = row_of(response, request, result, busy_statuses)
     if row.outcome is not None:
@@ -215,7 +196,6 @@ def _error(
         title=request.title,
         status=f"{response.status} {httpx.codes.get_reason_phrase(response.status)}".rstrip(),
         asked="" if wait is None else f", with a Retry-After of {wait:.0f} s",
-        page=" with a web page" if "page" in row.facts else "",
         why=why,
     )
     location = redact.text(response.headers.get("location", ""))[:_QUOTE_LIMIT] or "another URL"
@@ -268,51 +248,40 @@ def _found(response: Response, request: Request, redact: Redactor) -> Run | str 
     if request.operation is Operation.UPLOAD:
         return redact.text(storable(_words(response, redact)))
     try:
-        document = _read_json(response)
+        document = _read_json(response, redact)
         is_required = request.operation is Operation.TRIGGER_BY_PATH
         run_id, run_link = _run_fields(document, redact, required=is_required)
         text = response.body.decode(errors="replace")
         # Also what it decodes to, for that is shown.
         is_secret = redact.reveals(text) or redact.reveals(json.dumps(document))
         kept = WITHHELD if is_secret else storable(document if can_be_stored(document) else text.strip())
-    except RecursionError:
-        return ValueError("it is nested too deeply")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return ValueError(redact.text(str(error)))
     return Run(run_id, run_link, request.flow_id, kept)
 
 
 def _is_web_page(response: Response) -> bool:
     """Return whether a response is a web page, such as that of a login, whatever it is declared as."""
-    if _media_type(response) in _WEB_PAGES:
-        return bool(response.body.strip() or response.incomplete)
+    declared = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if declared in _WEB_PAGES:
+        return bool(response.body.strip() or response.error)
     return _HTML.match(response.body[:_SNIFFED]) is not None
 
 
-def _media_type(response: Response) -> str:
-    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+def _cut_off(response: Response, error: Exception, redact: Redactor) -> str:
+    return f"it was cut off after {len(response.body)} bytes: {described(error, redact)}"
 
 
-class _NotFinite(str):
-    """A number that JSON has not, as text since no database stores it: no ``run_id``."""
-
-
-def _float(text: str) -> float | str:
-    number = float(text)
-    return _NotFinite(text) if math.isinf(number) else number
-
-
-def _read_json(response: Response) -> Any:
-    if response.incomplete:
-        raise ValueError(response.incomplete)
+def _read_json(response: Response, redact: Redactor) -> Any:
+    if response.error:
+        raise ValueError(_cut_off(response, response.error, redact))
     if not response.body.strip():
         raise ValueError("it is empty")
     coding = response.headers.get("content-encoding", "").strip().lower()
     if coding not in ("", "identity"):
         raise ValueError(f"it is compressed ({coding!a}) although no compression was requested")
     try:
-        # NaN, as text since no database stores it, is no reason to lose a run whose id is in the same response.
-        return json.loads(response.body, parse_float=_float, parse_constant=_NotFinite)
+        return json.loads(response.body)
     except ValueError:
         raise ValueError("it is not JSON") from None
 
@@ -325,12 +294,10 @@ def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str
     why = ""
     if run_id is None:
         why = "it has no run_id"
-    elif type(run_id) not in (str, int) or not text.strip():
-        why = "its run_id is neither text nor a whole number"
+    elif type(run_id) not in (str, int) or not text.strip() or storable(text) != text:
+        why = "its run_id is neither text that a database can store nor a whole number"
     elif redact.reveals(text, key_only=True):
         why = "its run_id contained the API key"
-    elif storable(text) != text:
-        why = "its run_id contains characters that a database cannot store (NUL, lone surrogates)"
     if required and why:
         raise ValueError(why)
     if type(run_link) is not str or redact.reveals(run_link):
@@ -346,22 +313,16 @@ def _words(response: Response, redact: Redactor) -> str:
     """
     if not response.body.strip():
         return ""
-    if response.incomplete:
-        return f"(not shown: {response.incomplete})"  # the redactor would not find a part of a secret
-    unreadable = "(not shown: it is neither JSON nor plain text)"
-    kind = _media_type(response)
+    if response.error:  # the redactor would not find a part of a secret
+        return f"(not shown: {_cut_off(response, response.error, redact)})"
+    text = response.body.decode(errors="replace")
     try:
-        text = response.body.decode()
-        words = json.loads(text, parse_int=str)
-    except UnicodeDecodeError:
-        return unreadable
+        document = json.loads(text, parse_int=str)
     except (ValueError, RecursionError):
-        words = None
-        if _MARKUP.search(text):
-            return unreadable
-    if kind not in ("", "text/plain") and not kind.endswith("json"):
-        return unreadable
-    words = words if isinstance(words, str) else text.strip()
+        document = None
+        if "\ufffd" in text or _MARKUP.search(text):
+            return "(not shown: it is neither JSON nor plain text)"
+    words = document if isinstance(document, str) else text.strip()
     return WITHHELD if redact.reveals(text) else redact.text(words)
 
 
@@ -385,8 +346,8 @@ def no_response(
     :param progress: how much of the request was sent
     :param via: the proxy that was used
     """
-    why = described(progress.write_error or error, progress, redact)
-    if progress.whole and not isinstance(error, StoppedError):
+    why = described(error, redact)
+    if progress.whole:
         return unknown(request, f"no response: {why}")
     what = "aborted before all of it was sent" if progress.begun else f"not sent{via}"
     return NotSentError(
@@ -412,12 +373,9 @@ def unknown(request: Request, instead: str) -> OutcomeUnknownError:
 def hint(error: Exception, progress: SendProgress, via: str) -> str:
     """Return what to do about a request that was not sent."""
     text = str(error)
-    if isinstance(error, StoppedError):
-        return ""
-    if progress.write_error:
-        return "The request may be too large for the service."
-    if progress.begun:
-        return ""
+    if progress.begun or isinstance(error, StoppedError):
+        is_cut_off = _is_of_network(error) and not progress.whole
+        return "The request may be too large for the service." if is_cut_off else ""
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "Check the connection's CA bundle, and that the base URL has the host name that the certificate is for."
     if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
@@ -425,20 +383,20 @@ def hint(error: Exception, progress: SendProgress, via: str) -> str:
     return f"Check that the service is up, {'the proxy, ' if via else ''}and the connection's base URL."
 
 
-def described(error: Exception, progress: SendProgress, redact: Redactor) -> str:
+def described(error: Exception, redact: Redactor) -> str:
     """Return what happened, without secrets."""
     match error:
         case StoppedError():
             return "the task was ended"
-        case httpcore.ConnectTimeout():
-            return f"no connection within {progress.seconds:g} s (the timeout)"
-        case httpcore.ReadTimeout():
-            return f"no response within {progress.seconds:g} s (the timeout)"
-        case httpcore.WriteTimeout():
-            return f"no more data could be sent for {progress.seconds:g} s (the timeout)"
+        case httpcore.TimeoutException():
+            return "it took longer than the connection's timeout"
     # h11 quotes an invalid header in its errors, and the service may have put the key into one.
     text = redact.text(str(error)).strip().rstrip(".")
-    if type(error).__module__.startswith("httpcore"):
+    if _is_of_network(error):
         return text or "the connection failed"
     kind = type(error).__name__
     return f"{kind}: {text}" if text else kind
+
+
+def _is_of_network(error: Exception) -> bool:
+    return type(error).__module__.startswith("httpcore")

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from configparser import RawConfigParser
 from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -25,11 +26,6 @@ CALLBACK_EXAMPLE = "https://airflow.example"
 """Where a service could reach Airflow."""
 
 _SECRET_HEADER_WORDS = ("auth", "cookie", "key", "passw", "secret", "token")
-
-_BOOLEANS = {
-    **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
-    **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
-}
 
 _HEADER, _HEADER_VALUE = re.compile(r"[A-Za-z0-9_-]+"), re.compile(r"[ -~]*")
 
@@ -52,10 +48,10 @@ def _text(value: Any, _: Mapping[str, Any]) -> str:
 
 
 def _boolean(value: Any, _: Mapping[str, Any]) -> bool:
-    word = str(value).strip().lower() if isinstance(value, str | int) else ""
-    if word not in _BOOLEANS:
-        raise ValueError("true or false")
-    return _BOOLEANS[word]
+    try:
+        return RawConfigParser.BOOLEAN_STATES[str(value).strip().lower()]
+    except KeyError:
+        raise ValueError("true or false") from None
 
 
 def _seconds(value: Any, _: Mapping[str, Any]) -> float:
@@ -307,8 +303,11 @@ def _checked(name: str, value: object, read: Mapping[str, Any]) -> Any:
         fix = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(FIELDS)}"
         raise InvalidRequestError(f"extra {name!r} is not supported; {fix}")
     field = FIELDS[name]
+    if isinstance(value, str) and ("object" in field.kind or "array" in field.kind):
+        with contextlib.suppress(ValueError):
+            value = json.loads(value)
     try:
-        return field.check(_from_json_text(field, value), read)
+        return field.check(value, read)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"extra {name!r}: {error.message}") from None
     except ValueError as error:
@@ -317,17 +316,6 @@ def _checked(name: str, value: object, read: Mapping[str, Any]) -> Any:
         raise InvalidRequestError(
             f"extra {name!r} is {kind_of(value)} that cannot be used; expected {error}{such}"
         ) from None
-
-
-def _from_json_text(field: Field, value: object) -> object:
-    """Parse a value that the form and a URI can only store as JSON text."""
-    is_document = "object" in field.kind or "array" in field.kind
-    if is_document and isinstance(value, str) and value.strip()[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except ValueError as error:
-            raise InvalidRequestError(f"starts like JSON but is not: {error}") from None
-    return value
 
 
 # The form ---------------------------------------------------------------------------------------------------

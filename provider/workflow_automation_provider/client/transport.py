@@ -2,7 +2,7 @@
 Send each request once, within its deadlines, and know whether its last byte was handed over.
 
 httpx limits the time of each *read*, so a response that trickles in never times out, and it does not tell how much was sent.
-httpcore's network backend sees every read and write, so both are done there.
+So each read is given what is left of the time, and the body is handed over in pieces, each sent before the next is asked for.
 
 Each request has its own connection, unless connections are kept for many requests that follow each other closely: with
 TLS to a distant service, each new connection costs two round trips or more. A server may close an idle connection just when a
@@ -19,7 +19,6 @@ again. To make that rare, a connection is used again only if
 from __future__ import annotations
 
 import contextlib
-import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -31,12 +30,13 @@ from urllib.request import getproxies, proxy_bypass
 import httpcore
 import httpx
 
+from workflow_automation_provider.client.protocol import Response, is_loopback
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.settings import Settings
 
-# A stop takes effect between two pieces. Smaller ones cost system calls, larger ones delay the stop.
+# In bytes. A stop takes effect between two pieces: smaller ones cost system calls, larger ones delay the stop.
 _PIECE = 256 * 1024
 
 # Seconds to wait for a response after the request was aborted: only one that has already arrived counts.
@@ -45,8 +45,8 @@ _EARLY_RESPONSE = 1.0
 # Seconds. The shortest time after which common servers and gateways hang up is 2 (gunicorn).
 _MAX_IDLE = 1.0
 
-# How our requests begin. What is sent before, on a new connection, sets up a proxy.
-_METHODS = (b"POST ", b"HEAD ")
+# A valid response has two short fields; one longer than this is faulty, and would only fill the memory.
+_RESPONSE_LIMIT = 1024 * 1024
 
 
 class StoppedError(Exception):
@@ -61,7 +61,6 @@ class SendProgress:
     bytes than ``Content-Length`` announces has no complete JSON document to act on.
 
     :param seconds: time for connecting (proxy and TLS included), for each send, and for the whole response
-    :param content_length: size of the request's body in bytes
     :param stopped: returns whether nothing more may be sent
     :param before_last_byte: called before the last byte of the request is handed to the operating system
     """
@@ -69,25 +68,20 @@ class SendProgress:
     def __init__(
         self,
         seconds: float,
-        content_length: int,
         stopped: Callable[[], bool],
         before_last_byte: Callable[[], None] | None = None,
     ) -> None:
         self.seconds = seconds
         self.begun = False
-        """Whether the first byte of the request may have been sent."""
+        """Whether any of the request's body may have been sent."""
         self.whole = False
         """Whether the last byte of the request may have been sent."""
-        self.write_error: Exception | None = None
-        """What aborted the request before its last byte, if anything did."""
         self.has_read = False
         """Whether anything was read from the network since the request was sent: the deadline is then that of the response."""
         self.may_keep = False
         """Whether the connection may be used again."""
         self._stopped = stopped
         self._before_last_byte = before_last_byte
-        self._head = b""
-        self._left = content_length
         self._deadline = time.monotonic() + seconds
 
     def check_stop(self) -> None:
@@ -107,168 +101,133 @@ class SendProgress:
         """
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise self._overdue()
+            raise httpcore.ReadTimeout
         return left
 
-    def read(self, stream: httpcore.NetworkStream, max_bytes: int) -> bytes:
-        """
-        Read from the network.
-
-        :raises httpcore.TimeoutException: if the deadline has passed
-        """
+    def start_response(self) -> None:
+        """Start the deadline of the whole response, at the first read after the request."""
         if self.begun and not self.has_read:
-            # The first read after the request starts the deadline of the whole response.
-            seconds = self.seconds if self.write_error is None else min(self.seconds, _EARLY_RESPONSE)
+            seconds = self.seconds if self.whole else min(self.seconds, _EARLY_RESPONSE)
             self.has_read, self._deadline = True, time.monotonic() + seconds
-        try:
-            return stream.read(max_bytes, self.time_left())
-        except httpcore.ReadTimeout:
-            raise self._overdue() from None
 
-    def _overdue(self) -> httpcore.TimeoutException:
-        return httpcore.ReadTimeout() if self.has_read else httpcore.ConnectTimeout()
-
-    def write(self, stream: httpcore.NetworkStream, data: bytes) -> None:
+    def pieces(self, content: Iterable[bytes]) -> Iterator[bytes]:
         """
-        Write to the network.
+        Yield the body of the request in pieces of one size, each to be sent before the next.
 
-        :raises StoppedError: if the client was stopped before the request was sent completely
-        :raises httpcore.WriteError: if the request was aborted, also by a timeout: httpcore then still reads
-            the response that a server may have sent early
+        The last byte comes by itself: whatever ends its write, also an error of a signal handler, it may have been sent.
+
+        :raises StoppedError: if the client was stopped before the last byte
         """
-        if not (self.begun or self._head):
-            if not data.startswith(_METHODS):
+        self.begun = True
+        waiting = bytearray()
+        for chunk in content:
+            waiting += chunk
+            while len(waiting) > _PIECE:
                 self.check_stop()
-                stream.write(data, self.time_left())
-                return
-            self._head = data
-            self._left += len(data)
-            if self._left > len(data):
-                return  # httpcore writes the head by itself; it goes with the first bytes of the body
-            data = b""
-        data, self._head = self._head + data, b""
-        for start in range(0, len(data), _PIECE):
-            piece = data[start : start + _PIECE]
-            self._left -= len(piece)
-            if self._left:
-                self._hand_over(stream, piece)
-                continue
-            # The last byte by itself: whatever ends its write, also an error of a signal handler, it may have been sent.
-            self._hand_over(stream, piece[:-1])
-            self._hand_over(stream, piece[-1:], is_last=True)
-
-    def _hand_over(self, stream: httpcore.NetworkStream, piece: bytes, *, is_last: bool = False) -> None:
+                yield bytes(waiting[:_PIECE])
+                del waiting[:_PIECE]
         self.check_stop()
-        if is_last and self._before_last_byte:
+        yield bytes(waiting[:-1])
+        self.check_stop()
+        if self._before_last_byte:
             self._before_last_byte()
-        self.begun, self.whole = True, is_last
-        try:
-            stream.write(piece, self.seconds)
-        except (httpcore.WriteError, httpcore.WriteTimeout) as error:
-            if not is_last:
-                self.write_error = error
-            raise httpcore.WriteError(str(error)) from error
+        self.whole = True
+        yield bytes(waiting[-1:])
 
 
 class Transport(httpx.BaseTransport):
     """
     Send each request on a connection of its own, unless connections are kept open between requests.
 
-    Each is tracked by the :class:`SendProgress` in its ``progress`` extension. Raises httpcore's exceptions, not httpx's.
+    A request has the connection that it is sent on as its extension ``connection``. Raises httpcore's exceptions, not
+    httpx's.
 
-    :raises RuntimeError: if the proxy needs a package that is not installed
+    :raises Exception: of httpx and others, if the proxy's URL is not valid, or needs a package that is not installed
     """
 
-    def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
+    def __init__(self, tls: ssl.SSLContext, proxy: str | None) -> None:
         self._tls = tls
-        self._proxy = proxy
+        urlsplit(proxy or "")  # stricter than httpx, which takes some invalid URLs for host names
+        self._proxy = httpx.Proxy(proxy) if proxy else None
         # Threads share it: append() and pop() of a list are atomic. They share no pool, for a pool looks at its idle connections
         # while other threads begin to use them, and may close one whose response is about to arrive.
         self._idle: list[_Connection] | None = None
-        _Connection(tls, proxy)  # raises now, not at the first request
+        _Connection(tls, self._proxy)  # raises now, not at the first request
 
-    @contextlib.contextmanager
-    def keep_alive(self) -> Iterator[None]:
-        """Keep connections open for the requests that are sent meanwhile, from any thread."""
+    def keep_alive(self) -> None:
+        """Keep connections open from now on, for requests from any thread."""
         self._idle = []
-        try:
-            yield
-        finally:
-            self.close()
 
     def close(self) -> None:
         """Close the idle connections, and keep none from now on."""
         idle, self._idle = self._idle, None
         for connection in idle or ():
-            connection.pool.close()
+            connection.close()
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """
-        Send a request and return the response, its body still unread.
-
-        :raises httpcore.RemoteProtocolError: if the response had arrived before the request was sent: it
-            belongs to another one
-        """
+    @contextlib.contextmanager
+    def connection(self, progress: SendProgress) -> Iterator[_Connection]:
+        """Lend a connection for one request: an idle one, or a new one."""
         try:
             connection = (self._idle or []).pop()
         except IndexError:  # there is none, or another thread took it
             connection = _Connection(self._tls, self._proxy)
-        progress = connection.progress = request.extensions["progress"]
+        connection.progress = progress
         try:
-            response = connection.pool.handle_request(
-                httpcore.Request(
-                    request.method,
-                    _core_url(request.url),
-                    headers=request.headers.raw,
-                    content=cast("httpx.SyncByteStream", request.stream),
-                    extensions=request.extensions,
-                )
-            )
-            if not progress.has_read:
-                raise httpcore.RemoteProtocolError("the response arrived before the request was sent")
-        except BaseException:
-            connection.pool.close()
-            raise
-        body = _Body(response, lambda: self._release(connection))
-        headers = httpx.Headers(response.headers)
-        # httpx parses this header even if redirects are not followed, and raises if it is malformed: the status, which
-        # says that nothing was started, would be lost.
-        extensions = {**response.extensions, "location": headers.pop("location", "")}
-        return httpx.Response(response.status, headers=headers, stream=body, extensions=extensions)
-
-    def _release(self, connection: _Connection) -> None:
-        # httpcore has closed what must not be used again, and opens another connection in its place. It also does so if
-        # something arrived while the connection was idle.
-        idle = self._idle
-        if idle is None or not connection.progress.may_keep:
-            connection.pool.close()
-        else:
-            idle.append(connection)
-
-
-class _Body(httpx.SyncByteStream):
-    def __init__(self, response: httpcore.Response, done: Callable[[], None]) -> None:
-        self._response = response
-        self._done = done
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield from self._response.iter_stream()
-
-    def close(self) -> None:
-        try:
-            self._response.close()
+            yield connection
         finally:
-            self._done()
+            # httpcore has closed what must not be used again, and opens another connection in its place. It also does so if
+            # something arrived while the connection was idle.
+            idle = self._idle
+            if idle is None or not progress.may_keep:
+                connection.close()
+            else:
+                idle.append(connection)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """
+        Send a request and read the response, up to a limit.
+
+        :return: its status, and all of it as the extension ``response``: httpx itself would follow, decode or reject what some
+            headers say, and the status would be lost
+        :raises httpcore.RemoteProtocolError: if the response had arrived before the request was sent: it
+            belongs to another one
+        """
+        connection: _Connection = request.extensions["connection"]
+        progress = connection.progress
+        response = connection.pool.handle_request(
+            httpcore.Request(
+                request.method,
+                _core_url(request.url),
+                headers=request.headers.raw,
+                content=progress.pieces(cast("httpx.SyncByteStream", request.stream)),
+                extensions=request.extensions,
+            )
+        )
+        if not progress.has_read:
+            raise httpcore.RemoteProtocolError("the response arrived before the request was sent")
+        body = bytearray()
+        error: Exception | None = None
+        try:
+            for chunk in response.iter_stream():
+                body += chunk
+                if len(body) > _RESPONSE_LIMIT:
+                    raise httpcore.ReadError(f"the limit is {_RESPONSE_LIMIT // 1024} KiB")
+            response.close()
+        except Exception as failure:
+            error = failure
+        headers, early = httpx.Headers(response.headers), not progress.whole
+        found = Response(response.status, headers, bytes(body), error, early=early)
+        return httpx.Response(response.status, extensions={"response": found})
 
 
-class _Connection(httpcore.NetworkBackend):
+class _Connection(httpcore.NetworkBackend, httpcore.NetworkStream):
     """A pool of one connection at most, for one request at a time, and the network below it."""
 
     progress: SendProgress
     """The progress of the request that uses the connection at present."""
 
     def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
-        self._inner = httpcore.SyncBackend()
+        self._stream = httpcore.NetworkStream()  # until it is connected
         self.pool: httpcore.ConnectionPool
         options: dict[str, Any] = {
             "ssl_context": tls,
@@ -285,65 +244,39 @@ class _Connection(httpcore.NetworkBackend):
             over_tls = tls if proxy.url.scheme == "https" else None
             self.pool = httpcore.HTTPProxy(**options, proxy_ssl_context=over_tls)
 
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.NetworkStream:
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise httpcore.ConnectError(str(error)) from error
-        addresses = [*dict.fromkeys(str(address[0]) for *_, address in found)]
-        if len(addresses) == 1:
-            addresses = [
-                host
-            ]  # as it was written: the resolver strips the interface from a link-local address
-        # One by one, because httpcore would allow the full timeout for each address.
-        for address in addresses:
-            self.progress.check_stop()
-            time_left = self.progress.time_left()
-            try:
-                inner = self._inner.connect_tcp(address, port, time_left, local_address, socket_options)
-            except httpcore.ConnectError as error:
-                failure = error
-            else:
-                return _Stream(inner, self)
-        raise failure
-
-
-class _Stream(httpcore.NetworkStream):
-    def __init__(self, inner: httpcore.NetworkStream, connection: _Connection) -> None:
-        self._inner = inner
-        self._connection = connection
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._connection.progress.read(self._inner, max_bytes)
-
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._connection.progress.write(self._inner, buffer)
-
-    def close(self) -> None:
-        with contextlib.suppress(Exception):  # does not change what was sent and read before
-            self._inner.close()
+    def connect_tcp(self, *where: Any, **options: Any) -> httpcore.NetworkStream:
+        self.progress.check_stop()
+        options["timeout"] = self.progress.time_left()
+        self._stream = httpcore.SyncBackend().connect_tcp(*where, **options)
+        return self
 
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        progress = self._connection.progress
-        try:
+        self.progress.check_stop()
+        self._stream = self._stream.start_tls(ssl_context, server_hostname, self.progress.time_left())
+        return self
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        self.progress.start_response()
+        return self._stream.read(max_bytes, self.progress.time_left())
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        progress = self.progress
+        if not progress.begun:
             progress.check_stop()
-            inner = self._inner.start_tls(ssl_context, server_hostname, progress.time_left())
-        except BaseException:
-            self.close()  # httpcore does not
-            raise
-        return _Stream(inner, self._connection)
+        try:
+            self._stream.write(buffer, progress.seconds if progress.begun else progress.time_left())
+        except httpcore.WriteTimeout as error:
+            # After a WriteError, httpcore still reads the response that a server may have sent early.
+            raise httpcore.WriteError from error
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):  # does not change what was sent and read before
+            self._stream.close()
 
     def get_extra_info(self, info: str) -> Any:
-        return self._inner.get_extra_info(info)
+        return self._stream.get_extra_info(info)
 
 
 def _core_url(url: httpx.URL) -> httpcore.URL:
@@ -358,9 +291,9 @@ def _why(error: Exception) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-def tls_context(settings: Settings, *urls: str) -> ssl.SSLContext:
+def tls_context(settings: Settings, base_url: str) -> ssl.SSLContext:
     """
-    Make the TLS context. The default certificates are loaded only if one of the URLs, of the service and the proxy, needs them.
+    Make the TLS context. The default certificates are loaded only if the service or the proxy needs them.
 
     :raises InvalidRequestError: if a file cannot be used, naming the argument and never quoting its value
     """
@@ -373,7 +306,7 @@ def tls_context(settings: Settings, *urls: str) -> ssl.SSLContext:
             raise InvalidRequestError(
                 f"ca_bundle cannot be read as PEM certificates ({_why(error)}): expected a file or directory of them."
             ) from None
-    elif any(url.lower().startswith("https:") for url in urls):
+    elif "https:" in f"{base_url} {settings.proxy}".lower():
         context = httpx.create_ssl_context(trust_env=True)
     else:
         # Loading the default certificates takes longer than a request. An empty context, because httpcore
@@ -396,10 +329,11 @@ def tls_context(settings: Settings, *urls: str) -> ssl.SSLContext:
 
 
 def environment_proxy(url: str) -> str | None:
-    """Return the URL of the environment's proxy for an address, None if it has none."""
+    """Return the URL of the environment's proxy for an address, None if it has none. It never applies to this machine itself."""
     parts = urlsplit(url)
+    host = parts.hostname or ""
     proxies = getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy or proxy_bypass(parts.hostname or "") or proxy_bypass(parts.netloc):
+    if not proxy or is_loopback(host) or proxy_bypass(host) or proxy_bypass(parts.netloc):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"

@@ -155,11 +155,12 @@ def read_request(connection):
         if not (more := connection.recv(65536)):
             return data, b""
         data += more
-    head, _, body = data.partition(b"\r\n\r\n")
+    head, _, rest = data.partition(b"\r\n\r\n")
+    body = bytearray(rest)
     found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
     while found and len(body) < int(found[1]) and (more := connection.recv(65536)):
         body += more
-    return head, body
+    return head, bytes(body)
 
 
 @pytest.fixture

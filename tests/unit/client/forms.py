@@ -5,13 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
-import re
 from urllib.parse import quote, quote_plus
-
-
-def escaped(template, every=False):
-    """Escape signs, or every character."""
-    return lambda text: "".join(c if c.isalnum() and not every else template.format(ord(c)) for c in text)
 
 
 def between(separator, every=1):
@@ -24,27 +18,15 @@ def in_base64(before=b"", after=b""):
 
 FORMS = {
     "raw": str,
-    "upper": str.upper,
     "swapped": str.swapcase,
     "url": lambda key: quote(key, safe=""),
-    "url, lower case": lambda key: re.sub("%..", lambda escape: escape[0].lower(), quote(key, safe="")),
-    "url, some": lambda key: quote(key, safe="/+=&%"),
     "url, form": quote_plus,
-    "url, every sign": escaped("%{:02X}"),
-    "url, every character": escaped("%{:02x}", every=True),
-    "url, twice": lambda key: quote(quote(key, safe=""), safe=""),
+    "url, every character": lambda key: "".join(f"%{ord(c):02x}" for c in key),
     "JSON": lambda key: json.dumps(key)[1:-1],
     "JSON in JSON": lambda key: json.dumps(json.dumps(key)),
     "JSON of PHP": lambda key: json.dumps(key)[1:-1].replace("/", "\\/"),
-    "JSON of .NET": escaped("\\u{:04X}"),
-    "JSON, every character": escaped("\\u{:04x}", every=True),
     "repr of bytes": lambda key: repr(bytearray(key.encode()))[12:-2],
     "html": html.escape,
-    "html twice": lambda key: html.escape(html.escape(key)),
-    "html, numbers": escaped("&#{};"),
-    "html, hex": escaped("&#x{:04X};"),
-    "html, every character": escaped("&#{};", every=True),
-    "html, every character, hex": escaped("&#x{:x};", every=True),
     "base64": in_base64(),
     "base64 for URLs": lambda key: base64.urlsafe_b64encode(key.encode()).decode().rstrip("="),
     "base64, at 1": in_base64(before=b"-", after=b": "),

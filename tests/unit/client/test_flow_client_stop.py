@@ -8,8 +8,6 @@ import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from raw_server import response
 from workflow_automation_provider.exceptions import NotSentError
 
@@ -48,19 +46,6 @@ class Gate:
             client.stop()
             self.stopped.set()
             return sending.result(10)
-
-
-def test_stopped_client_does_not_even_connect(attempt):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = client_of(f"http://127.0.0.1:{listener.getsockname()[1]}/api")
-        client.stop()
-        for _ in range(2):
-            ended(attempt.send(client), "not sent")
-        with pytest.raises(NotSentError, match="task was ended"):
-            client.check()
-        listener.settimeout(0.1)
-        with pytest.raises(TimeoutError):
-            listener.accept()
 
 
 def test_stopped_during_the_tls_handshake(raw_server, trigger, issued):

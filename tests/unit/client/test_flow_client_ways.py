@@ -24,9 +24,7 @@ PROXY = "http://proxy.example:3128"
         ({"HTTPS_PROXY": PROXY}, HTTPS, PROXY),
         ({"HTTPS_PROXY": PROXY}, HTTP, None),
         ({"ALL_PROXY": "http://other", "HTTP_PROXY": "proxy.example:3128"}, HTTP, PROXY),
-        ({"ALL_PROXY": PROXY}, HTTPS, PROXY),
         ({"HTTPS_PROXY": PROXY, "NO_PROXY": "a, .example"}, HTTPS, None),
-        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "vice.example"}, HTTPS, PROXY),
         ({"HTTPS_PROXY": PROXY, "NO_PROXY": "host.example:8443"}, "https://host.example:8443/api", None),
     ],
 )
@@ -69,43 +67,6 @@ def test_socks_proxy(raw_server, trigger):
 
 
 # Certificates -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def loaded(monkeypatch):
-    """Return the names of the calls that loaded certificates to trust, however the context was made."""
-    calls = []
-
-    def count(name):
-        original = getattr(ssl.SSLContext, name)
-
-        def counting(*arguments, **named):
-            calls.append(name)
-            return original(*arguments, **named)
-
-        monkeypatch.setattr(ssl.SSLContext, name, counting)
-
-    count("load_verify_locations")
-    count("load_default_certs")
-    return calls
-
-
-@pytest.mark.parametrize("by_environment", [False, True])
-@pytest.mark.parametrize(
-    ("base_url", "proxy", "has_tls"),
-    [
-        (HTTP, "", False),
-        (HTTP, PROXY, False),
-        (HTTP, "HTTPS://proxy.example:3128", True),
-        ("service.example/api", "", True),
-        (HTTPS, PROXY, True),
-    ],
-)
-def test_certificates_are_loaded_for_tls(monkeypatch, loaded, by_environment, base_url, proxy, has_tls):
-    if by_environment:
-        monkeypatch.setenv("ALL_PROXY", proxy)
-    client_of(base_url, allow_http=True, proxy=None if by_environment else proxy)
-    assert bool(loaded) is has_tls
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "other.example"])

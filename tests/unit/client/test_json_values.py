@@ -52,15 +52,12 @@ class Lazy(UserList[object]):
     [
         (datetime(2026, 1, 2, 3, 4, 5, 6), "2026-01-02T03:04:05.000006"),  # noqa: DTZ001 - naive stays naive
         (pendulum.datetime(2026, 1, 2, tz="Europe/Berlin"), "2026-01-02T00:00:00+01:00"),
-        (date(2026, 1, 2), "2026-01-02"),
         (time(3, 4, tzinfo=UTC), "03:04:00+00:00"),
         (timedelta(0), "PT0S"),
-        (timedelta(days=400, hours=1), "P400DT3600S"),
         (timedelta(days=100_000, microseconds=1), "P100000DT0.000001S"),
         (timedelta(seconds=-1.5), "-PT1.5S"),
         (timedelta.max, "P999999999DT86399.999999S"),
         (pendulum.duration(days=-1, hours=-2), "-P1DT7200S"),
-        (pendulum.datetime(2026, 1, 2) - pendulum.datetime(2026, 1, 1), "P1D"),
         (Decimal("0.10"), "0.10"),
         (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
         (Path("a/b.csv"), "a/b.csv"),
@@ -94,8 +91,6 @@ class Plain(enum.Enum):
     ONE = 1
 
 
-LOOP: list[object] = []
-LOOP.append({"again": LOOP})
 DEEP: list[object] = []
 for _ in range(10_000):
     DEEP = [DEEP]
@@ -104,16 +99,12 @@ for _ in range(10_000):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (float("nan"), "nan"),
         (float("inf"), "inf"),
         (Decimal("-Infinity"), "-Infinity"),
         (Decimal("sNaN"), "sNaN"),
         (b"x", "bytes.*base64"),
         (memoryview(b"x"), "memoryview"),
-        ({1}, "set.*list"),
         (Plain.ONE, "Plain"),
-        (iter([]), "list_iterator"),
-        ("a\ud800", "Unicode.*character 1"),
         (Path("\udcff"), "Unicode"),
     ],
     ids=lambda value: type(value).__name__,
@@ -127,7 +118,6 @@ def test_error_names_the_path(value, words):
 @pytest.mark.parametrize(
     ("value", "path", "words"),
     [
-        ({"rows": [{1: "x"}]}, "inputs.rows[0]", "an int (1)"),
         ({"rows": {"\ud800": "x"}}, "inputs.rows", "'\\ud800'"),
         ({"a b": {"ü": b""}}, "inputs['a b'].ü", "a bytes"),
         ({"a": {"'x": b""}}, 'inputs.a["\'x"]', "a bytes"),
@@ -140,18 +130,7 @@ def test_containers_that_cannot_be_sent(value, path, words):
     assert words in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [(LOOP, "inputs is nested"), (DEEP, "inputs is nested"), ([10**5000], r"inputs\.a\[0\] has more digits")],
-    ids=["loop", "deep", "digits"],
-)
-def test_what_is_too_large_for_python(value, words):
-    with pytest.raises(InvalidRequestError, match=words):
-        encode("inputs", {"a": value})
-
-
-def test_two_hundred_levels_are_not_too_deep():
-    value: list[object] = []
-    for _ in range(198):
-        value = [value]
-    assert json.loads(encode("inputs", {"a": value})) == {"a": value}
+def test_what_is_too_large_for_python():
+    for value, words in ((DEEP, "inputs is nested"), ([10**5000], r"inputs\.a\[0\] has more digits")):
+        with pytest.raises(InvalidRequestError, match=words):
+            encode("inputs", {"a": value})

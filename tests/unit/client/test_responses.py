@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest.mock import Mock
 
+import httpcore
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +40,7 @@ from .forms import FORMS, nowhere
 
 KEY = "wak-Zq7xK9Tbw2"
 NOT_TEXT = "(not shown: it is neither JSON nor plain text)"
-CUT_OFF = "it was cut off"
+CUT_OFF = httpcore.ReadError("The cable broke.")
 BASE_URL = "https://service.example/api"
 BY_PATH, BY_KEY, UPLOAD = Operation
 REQUESTS = {
@@ -93,28 +94,24 @@ def test_every_status_has_its_outcome(operation, early):
             check(failure, kind, str(status), retry_after=seconds, quote="later")
 
 
-class BrokenRedactor(Redactor):
-    """Fails with what a service sends."""
-
-    def reveals(self, text, **options):
-        if text.startswith("{"):
-            raise ZeroDivisionError
-        return super().reveals(text, **options)
-
-
-@pytest.mark.parametrize(
-    ("operation", "status", "kind"),
-    [
-        (BY_KEY, 429, BusyError),
-        (BY_KEY, 400, RejectedError),
-        (BY_PATH, 201, UnidentifiedError),
-        (UPLOAD, 200, str),
-    ],
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
-def test_a_response_that_cannot_be_read_has_the_outcome_of_its_status(operation, status, kind):
-    response = Response(status, {"retry-after": "17"}, b'{"run_id": "7"}')
-    request, redactor = REQUESTS[operation], BrokenRedactor([], key=KEY)
-    check(conftest.outcome_of(lambda: responses.read(response, request, redactor)), kind)
+RUNS = st.fixed_dictionaries({"run_id": JSON, "run_link": JSON}).map(json.dumps)
+
+
+@given(
+    st.sampled_from(Operation),
+    st.sampled_from([200, 201, 302, 400, 429, 503]),
+    st.dictionaries(st.sampled_from(["content-type", "content-encoding", "location"]), st.text()),
+    st.binary() | (RUNS | JSON.map(json.dumps)).map(str.encode),
+)
+def test_any_response_has_an_outcome(operation, status, headers, body):
+    outcome = outcome_of(operation, Response(status, headers, body))
+    expected = str if operation is UPLOAD else Run
+    assert isinstance(outcome, expected | WorkflowAutomationError)
+    json.dumps(outcome.response if isinstance(outcome, Run) else str(outcome), allow_nan=False)
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "promises.md"
@@ -158,14 +155,12 @@ def test_where_a_redirect_points_to(status, headers, shown):
         ("0", 0),
         ("9" * 10_000, 604800),
         ("Sun, 06 Nov 1994 08:49:37 GMT", 7),
-        ("Sun Nov  6 08:49:37 1994", 7),
         ("Sun, 06 Nov 1994 08:49:00 GMT", 0),
         ("Sun, 06 Nov 1994 09:49:37 +0100", 7),
         ("", None),
         ("-5", None),
         ("٣", None),
         ("Sun, 99 Nov 1994 08:49:37 GMT", None),
-        ("Sun, 06 Nov 1994 08:49:37 +9999", None),
     ],
 )
 def test_retry_after(monkeypatch, value, seconds):
@@ -190,29 +185,25 @@ def test_retry_after_never_fails(value):
 
 
 @pytest.mark.parametrize(
-    ("body", "content_type", "quote"),
+    ("body", "quote"),
     [
-        (b"No such flow", "", "No such flow"),
-        (b"No such flow", "text/plain; charset=utf-8", "No such flow"),
-        (b"1 < 2, and 3 > 2", "Text/Plain", "1 < 2, and 3 > 2"),
-        (b'{"a": "<b>"}', "application/problem+json", '{"a": "<b>"}'),
-        (b'"<b>"', "", "<b>"),
-        (b" a\t\r\nb\0c\x1b[31m ", "", "a b c [31m"),
-        ("ä\u202eb\u2028c\x85d".encode(), "", "ä b c d"),
-        (b"x" * 500, "", "x" * 500),
-        (b"x" * 501, "", f"{'x' * 500}…"),
-        (KEY.encode(), "", WITHHELD),
-        (b" \r\n\0", "", ""),
-        (b"No such flow", "text/html", NOT_TEXT),
-        (b"No such flow", "application/octet-stream", NOT_TEXT),
-        (b"No such <B>flow", "text/plain", NOT_TEXT),
-        (b"No such flow</p>", "application/json", NOT_TEXT),
-        (b"<!-- -->", "", NOT_TEXT),
-        (b"a\xffb", "", NOT_TEXT),
+        (b"1 < 2, and 3 > 2", "1 < 2, and 3 > 2"),
+        (b'{"a": "<b>"}', '{"a": "<b>"}'),
+        (b'"<b>"', "<b>"),
+        (b" a\t\r\nb\0c\x1b[31m ", "a b c [31m"),
+        ("ä\u202eb\u2028c\x85d".encode(), "ä b c d"),
+        (b"x" * 500, "x" * 500),
+        (b"x" * 501, f"{'x' * 500}…"),
+        (KEY.encode(), WITHHELD),
+        (b" \r\n\0", ""),
+        (b"No such <B>flow", NOT_TEXT),
+        (b"No such flow</p>", NOT_TEXT),
+        (b"<!-- -->", NOT_TEXT),
+        (b"a\xffb", NOT_TEXT),
     ],
 )
-def test_words_are_quoted_in_one_line(body, content_type, quote):
-    assert failure_of(BY_KEY, 409, body, headers={"content-type": content_type}).quote == quote
+def test_words_are_quoted_in_one_line(body, quote):
+    assert failure_of(BY_KEY, 409, body).quote == quote
 
 
 @pytest.mark.parametrize(
@@ -233,18 +224,21 @@ def test_response_to_an_upload(body, text):
     assert outcome_of(UPLOAD, Response(200, {}, body)) == text
 
 
-@pytest.mark.parametrize(("body", "text"), [(b'"2 fi', f"(not shown: {CUT_OFF})"), (b" \n", "")])
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [(b'"2 fi', "(not shown: it was cut off after 5 bytes: The cable broke)"), (b" \n", "")],
+)
 def test_what_was_cut_off_is_not_shown(body, text):
     assert outcome_of(UPLOAD, Response(200, {}, body, CUT_OFF)) == text
-    assert failure_of(BY_KEY, 409, body, incomplete=CUT_OFF).quote == text
+    assert failure_of(BY_KEY, 409, body, error=CUT_OFF).quote == text
 
 
 def test_a_web_page_does_not_say_that_files_were_accepted():
     """What a web page is, test_promise.py shows."""
     headers = {"content-type": "Text/HTML; charset=utf-8"}
     failure = failure_of(UPLOAD, 200, b"<p>Sign in</p>", headers=headers)
-    check(failure, OutcomeUnknownError, "with a web page", quote=NOT_TEXT)
-    check(failure_of(UPLOAD, 200, headers=headers, incomplete=CUT_OFF), OutcomeUnknownError)
+    check(failure, OutcomeUnknownError, quote=NOT_TEXT)
+    check(failure_of(UPLOAD, 200, headers=headers, error=CUT_OFF), OutcomeUnknownError)
     assert outcome_of(UPLOAD, Response(200, headers, b" ")) == ""
 
 
@@ -258,11 +252,10 @@ def test_a_web_page_does_not_say_that_files_were_accepted():
         (b" \n", {}, "empty"),
         (b'{"run_id": "7"} x', {}, "not JSON"),
         (b'{"run_id": "\xff"}', {}, "not JSON"),
-        (gzip.compress(b"{}", mtime=0), {}, "not JSON"),
         (gzip.compress(b"{}", mtime=0), {"headers": {"content-encoding": " GZip "}}, "'gzip'"),
         (b"{}", {"headers": {"content-encoding": KEY}}, WITHHELD),
-        (b'{"run_', {"incomplete": CUT_OFF}, CUT_OFF),
-        (b"[" * 100_000 + b"]" * 100_000, {}, "nested"),
+        (b'{"run_', {"error": CUT_OFF}, "The cable broke"),
+        (b"[" * 100_000 + b"]" * 100_000, {}, "recursion"),
     ],
 )
 def test_a_run_whose_response_cannot_be_used(operation, body, options, why):
@@ -277,7 +270,7 @@ def test_a_run_whose_response_cannot_be_used(operation, body, options, why):
         (b'{"run_id": true}', "neither text"),
         (b'{"run_id": 1.50}', "neither text"),
         (b'{"run_id": NaN}', "neither text"),
-        (b'{"run_id": "a\\u0000"}', "NUL"),
+        (b'{"run_id": "a\\u0000"}', "neither text"),
         (b'{"run_id": "%b"}' % KEY.encode(), "API key"),
     ],
 )
@@ -307,11 +300,8 @@ def test_numbers_in_the_response_are_numbers(number):
         ),
         (b'\xef\xbb\xbf{"run_id": "7"}', {"run_id": "7"}),
         ('{"run_id": "7"}'.encode("utf-16"), {"run_id": "7"}),
-        (
-            b'{"run_id": "7", "cost": NaN, "n": [-Infinity]}',
-            {"run_id": "7", "cost": "NaN", "n": ["-Infinity"]},
-        ),
-        (b'{"run_id": "7", "n": 1e999}', {"run_id": "7", "n": "1e999"}),
+        (b' {"run_id": "7", "n": [NaN]}', '{"run_id": "7", "n": [NaN]}'),
+        (b'{"run_id": "7", "n": 1e999}', '{"run_id": "7", "n": 1e999}'),
     ],
 )
 def test_unusual_responses_that_name_the_run(body, response):

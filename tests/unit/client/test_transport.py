@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 import socket
 import ssl
 import threading
 import time
 from typing import Any
 
+import httpcore
 import pytest
 
 from workflow_automation_provider.client.protocol import Run
+from workflow_automation_provider.client.transport import SendProgress
 from workflow_automation_provider.exceptions import (
     BusyError,
     NotSentError,
@@ -32,35 +32,34 @@ SHORT = 0.25
 # One deadline -------------------------------------------------------------------------------------------
 
 
-def dripping(released, first, again, pause=0.1):
+def dripping(released, first, again):
     """Answer with ``first``, and then with ``again``, again and again."""
 
     def answer(connection, server):
         server.requests.append(read_request(connection))
         connection.sendall(first)
-        while not released.wait(pause):
+        while not released.wait(0.1):
             connection.sendall(again)
 
     return answer
 
 
 @pytest.mark.parametrize(
-    ("first", "again", "pause"),
+    ("first", "again"),
     [
-        (b"HTTP/1.1 201 Created\r\nX-Long: ", b"x", 0.1),
-        (b"", b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n", 0.1),
-        (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.01),
+        (b"HTTP/1.1 201 Created\r\nX-Long: ", b"x"),
+        (b"", b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n"),
     ],
-    ids=["header", "early hints", "continue"],
+    ids=["header", "early hints"],
 )
-def test_head_of_the_response_that_drips(raw_server, released, start, first, again, pause):
-    server = raw_server(dripping(released, first, again, pause))
+def test_head_of_the_response_that_drips(raw_server, released, start, first, again):
+    server = raw_server(dripping(released, first, again))
     client = client_of(server, timeout=SHORT)
     begun = time.monotonic()
-    check(start.send(client), OutcomeUnknownError, "0.25 s")
+    check(start.send(client), OutcomeUnknownError, "timeout")
     assert time.monotonic() - begun > 0.2
     assert len(server.requests) == 1
-    with pytest.raises(NotSentError, match=r"0\.25 s"):
+    with pytest.raises(NotSentError, match="timeout"):
         client.check()
 
 
@@ -76,7 +75,7 @@ def test_head_and_body_have_one_deadline_together(raw_server, released, start):
             connection.sendall(b"x")
             sent.append(b"x")
 
-    check(start.send(client_of(raw_server(answer), timeout=1)), UnidentifiedError, "1 s")
+    check(start.send(client_of(raw_server(answer), timeout=1)), UnidentifiedError, "timeout")
     assert len(sent) < 17
 
 
@@ -91,10 +90,15 @@ def test_deadline_of_the_response_begins_when_the_request_was_sent(raw_server, r
     assert upload.send(client_of(raw_server(answer), timeout=1.2), LARGE) == "fine"
 
 
+def test_no_time_is_left_after_the_deadline():
+    with pytest.raises(httpcore.TimeoutException):
+        SendProgress(0, lambda: False).time_left()
+
+
 def test_proxy_that_drips_its_response_to_connect(raw_server, released, start):
     proxy = raw_server(dripping(released, b"HTTP/1.1 200 OK\r\nX-Long: ", b"x"))
     client = client_of("https://service.example/api", timeout=SHORT, proxy=f"http://127.0.0.1:{proxy.port}")
-    check(start.send(client), NotSentError, "not sent via the connection's proxy", "0.25 s")
+    check(start.send(client), NotSentError, "not sent via the connection's proxy", "timeout")
 
 
 def test_tls_handshake_that_drips(raw_server, released, start):
@@ -106,7 +110,7 @@ def test_tls_handshake_that_drips(raw_server, released, start):
             connection.sendall(b"\x02")
 
     client = client_of(raw_server(answer).base_url.replace("http:", "https:"), timeout=SHORT)
-    check(start.send(client), NotSentError, "not sent", "0.25 s")
+    check(start.send(client), NotSentError, "not sent", "timeout")
 
 
 # A request that was not handed over whole ---------------------------------------------------------------
@@ -125,8 +129,7 @@ def test_service_hangs_up_in_the_middle_of_the_request(raw_server, attempt):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
     server = raw_server(leave)
-    failure = not_sent(attempt, client_of(server), next_step=TOO_LARGE)
-    assert re.search(r"\[Errno \d+\] ", failure.message)
+    not_sent(attempt, client_of(server), next_step=TOO_LARGE)
     assert len(server.requests) == 1
 
 
@@ -219,6 +222,14 @@ def test_response_that_does_not_come_after_the_request_was_broken_off_is_not_awa
     assert time.monotonic() - begun < 10
 
 
+def test_pieces_are_neither_small_nor_large():
+    content = [*[b"small"] * 100_000, b"large" * 200_000]
+    pieces = [*SendProgress(1, lambda: False).pieces(content)]
+    assert b"".join(pieces) == b"".join(content)
+    assert {*map(len, pieces[:-2])} == {256 * 1024}
+    assert len(pieces[-1]) == 1
+
+
 @pytest.mark.parametrize("size", [1, 256 * 1024, 1_000_000])
 def test_the_last_byte_is_announced(service, client, sends, size):
     """The inputs make a body of this size, in pieces of any size."""
@@ -244,42 +255,4 @@ def test_service_stops_reading_over_tls(raw_server, released, issued, upload):
 
     address = raw_server(never_read).base_url.replace("http:", "https:")
     client = client_of(address, ca_bundle=str(issued.ca_bundle), timeout=0.5)
-    not_sent(upload, client, "0.5 s", status=None, next_step=TOO_LARGE)
-
-
-# Addresses ----------------------------------------------------------------------------------------------
-
-
-def resolve(monkeypatch, name, addresses):
-    """Have a name stand for several addresses."""
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
-    real = socket.getaddrinfo
-    monkeypatch.setattr(
-        socket,
-        "getaddrinfo",
-        lambda host, *more, **named: found if host == name else real(host, *more, **named),
-    )
-
-
-def test_all_addresses_of_a_host_share_the_time(monkeypatch):
-    """Twenty, of which none responds, since others fill their queues."""
-    addresses: list[tuple[str, int]] = []
-    with contextlib.ExitStack() as others:
-        for number in range(2, 22):
-            port = addresses[0][1] if addresses else 0
-            listener = socket.create_server((f"127.0.0.{number}", port), backlog=0)
-            addresses.append(others.enter_context(listener).getsockname())
-            for _ in range(4):
-                other = others.enter_context(socket.socket())
-                other.setblocking(False)
-                other.connect_ex(addresses[-1])
-        resolve(monkeypatch, "service.example", addresses)
-        began = time.monotonic()
-        client = client_of(f"http://service.example:{addresses[0][1]}/api", allow_http=True, timeout=SHORT)
-        check(trigger_flow(client, {}), NotSentError, "0.25 s")
-    assert time.monotonic() - began < 3
-
-
-def test_next_address_is_tried_where_one_does_not_connect(service, monkeypatch):
-    resolve(monkeypatch, "localhost", [("127.0.0.9", service.port), ("127.0.0.1", service.port)])
-    assert trigger_flow(client_of(f"http://localhost:{service.port}/api"), {}).run_id == "1001"
+    not_sent(upload, client, "timeout", status=None, next_step=TOO_LARGE)

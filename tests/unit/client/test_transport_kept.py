@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -69,7 +68,7 @@ def test_a_connection_that_is_not_kept_is_closed_with_its_response(raw_server):
     assert closed == [b"", b""]
 
 
-@pytest.mark.parametrize(("idle", "connections"), [(0.5, 1), (1.1, 2)])
+@pytest.mark.parametrize(("idle", "connections"), [(0.2, 1), (1.1, 2)])
 def test_a_connection_that_was_idle_for_a_second_is_not_used_again(serve, runs, idle, connections):
     server, client = serve(lambda _: response(next(runs)))
     with client.keep_connections():
@@ -77,13 +76,6 @@ def test_a_connection_that_was_idle_for_a_second_is_not_used_again(serve, runs, 
         time.sleep(idle)
         trigger(client)
     assert server.connections == connections
-
-
-def test_a_connection_that_announced_its_end_is_not_used_again(serve, runs):
-    server, client = serve(lambda _: response(next(runs), "Connection: close"))
-    with client.keep_connections():
-        assert [trigger(client) for _ in range(3)] == ["r0", "r1", "r2"]
-    assert server.connections == server.requests == 3
 
 
 def test_a_connection_that_the_server_closed_is_not_used_again(raw_server, runs):
@@ -177,19 +169,6 @@ def test_a_run_that_was_known_before_leaves_a_doubt(serve):
     assert [trigger(client) for _ in range(2)] == ["r7", "r7"]
 
 
-def test_a_response_in_chunks_leaves_the_connection_open(serve):
-    def chunks(number):
-        head = b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n"
-        yield head + b'11\r\n{"run_id": "000%d"\r\n1\r\n}\r\n' % number
-        time.sleep(0.05)
-        yield b"0\r\n\r\n"
-
-    server, client = serve(chunks)
-    with client.keep_connections():
-        assert [trigger(client) for _ in range(3)] == ["0000", "0001", "0002"]
-    assert server.connections == 1
-
-
 def test_an_incomplete_response_is_not_continued_on_its_connection(serve):
     head = b"HTTP/1.1 201 Created\r\nContent-Length: 3000000\r\n\r\n"
     server, client = serve(lambda _: head + b'{"run_id": "' + b"7" * 2_000_000)
@@ -197,19 +176,6 @@ def test_an_incomplete_response_is_not_continued_on_its_connection(serve):
         for number in (1, 2):
             check(trigger_flow(client, {}), UnidentifiedError, "1024 KiB")
             assert server.connections == number
-
-
-def test_each_thread_has_its_own_connection(serve, runs):
-    def respond(_):
-        time.sleep(0.005)
-        return response(f"r{next(ids)}")
-
-    ids = itertools.count()
-    server, client = serve(respond)
-    with client.keep_connections(), ThreadPoolExecutor(8) as pool:
-        found = set(pool.map(lambda number: trigger(client, number), range(60)))
-    assert len(found) == server.requests == 60
-    assert server.connections <= 8
 
 
 def test_connections_are_kept_over_tls(issued):
