@@ -50,11 +50,11 @@ def test_upload(connect, service, tmp_path, extra, flow_id, file):
 @pytest.mark.parametrize(
     ("fields", "send", "kind", "words"),
     [
-        ({}, lambda hook: hook.prepare_trigger(None), InvalidRequestError, "inputs"),
-        ({}, lambda hook: hook.prepare_trigger({}, "x" * 70_000), InvalidRequestError, "flow_id"),
+        ({}, lambda hook: hook.trigger_flow(None), InvalidRequestError, "inputs"),
+        ({}, lambda hook: hook.trigger_flow({}, "x" * 70_000), InvalidRequestError, "flow_id"),
         ({}, lambda hook: hook.upload_files("1", [{}, "/no/file"]), FileUnavailableError, "/no/file"),
         ({"extra": {}}, lambda hook: hook.upload_files("1", [{}]), InvalidRequestError, "flow_id"),
-        ({"password": None}, lambda hook: hook.prepare_trigger({}), InvalidRequestError, "API key"),
+        ({"password": None}, lambda hook: hook.trigger_flow({}), InvalidRequestError, "API key"),
     ],
 )
 def test_what_cannot_be_sent_is_found_before_sending(connect, service, fields, send, kind, words):
