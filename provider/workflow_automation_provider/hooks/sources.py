@@ -44,12 +44,10 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
     """
     if isinstance(files, str | os.PathLike | ObjectStoragePath | Asset | Mapping | File):
         files = [files] if files != {} else []
-    elif isinstance(files, bytes | bytearray) or not isinstance(files, Sequence | set | frozenset | Iterator):
+    elif not isinstance(files, Sequence | Iterator):  # a set has another order in each try
         raise InvalidRequestError(
             f"files is {kind_of(files)}: expected a list of paths, globs, URLs or mappings."
         )
-    elif isinstance(files, set | frozenset):
-        files = sorted(files, key=str)  # the same order in each try
     stores: dict[int, Store] = {}
     sources = [_source(f"files[{number}]", source, stores) for number, source in enumerate(files)]
     elements = [element for source in sources for element in source]
@@ -168,7 +166,7 @@ def _below(folder: str, parts: Sequence[str], seen: set[tuple[str, int]]) -> Ite
     if place in seen:
         return
     seen.add(place)
-    part, *rest = parts
+    part, rest = parts[0], parts[1:]
     if part == "**":
         yield from _below(folder, rest, seen)
         rest = parts
