@@ -35,8 +35,8 @@ class WorkflowAutomationHook(BaseHook):
     """
     Start runs of the workflow automation service and upload files for them.
 
-    Use it as a context manager, or call :meth:`close` when done. It never sends a request twice; after a
-    failure, the exception's ``accepted`` says whether the service acted on the request.
+    It never sends a request twice; after a failure, the exception's ``accepted`` says whether the service acted on
+    the request.
 
     :param workflow_automation_conn_id: connection with the base URL and the API key
     """
@@ -51,7 +51,6 @@ class WorkflowAutomationHook(BaseHook):
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self._client: FlowClient | None = None
         self._stopped = False
-        self._more_secrets: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -60,10 +59,7 @@ class WorkflowAutomationHook(BaseHook):
         self.close()
 
     def close(self) -> None:
-        """Close the HTTP client; a later call opens a new one."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        """Do nothing: between requests, no connection is kept open."""
 
     @functools.cached_property
     def connection(self) -> Connection:
@@ -93,7 +89,7 @@ class WorkflowAutomationHook(BaseHook):
 
     def get_conn(self) -> FlowClient:
         """
-        Return the client, which is reused until :meth:`close`.
+        Return the client, which is made once.
 
         :raises InvalidRequestError: if the connection is invalid, naming the field
         """
@@ -101,8 +97,6 @@ class WorkflowAutomationHook(BaseHook):
             with self._locating():
                 url, key = _base_url(self.connection), self.connection.password
                 self._client = FlowClient(url, api_key=key, **vars(self.extra))
-            for secret in self._more_secrets:
-                self._client.redact_also(secret)
         if self._stopped:
             self._client.stop()
         return self._client
@@ -199,11 +193,9 @@ class WorkflowAutomationHook(BaseHook):
         return requests
 
     def redact_also(self, secret: str) -> None:
-        """Never show a secret that a request contains, in errors, logs and results, also after :meth:`close`."""
+        """Never show a secret that a request contains, in errors, logs and results."""
         mask_secret(secret)
-        client = self.get_conn()
-        self._more_secrets.append(secret)
-        client.redact_also(secret)
+        self.get_conn().redact_also(secret)
 
     def test_connection(self) -> tuple[bool, str]:
         """

@@ -65,17 +65,6 @@ def test_what_cannot_be_sent_is_found_before_sending(connect, service, fields, s
     assert hook.trigger_flow({}, "demo-flow").run_id == "1001"
 
 
-def test_close_and_go_on(hook, service):
-    first = hook.get_conn()
-    assert hook.get_conn() is first
-    hook.close()
-    hook.close()
-    assert hook.trigger_flow({}).run_id == "1001"
-    assert hook.get_conn() is not first
-    with pytest.raises(RuntimeError, match="closed"):
-        first._http.head(service.url)
-
-
 @pytest.mark.parametrize("before", ["the client", "the request", "sending"])
 def test_stopped_hook_sends_nothing_for_good(hook, service, before):
     if before == "the client":
@@ -90,7 +79,7 @@ def test_stopped_hook_sends_nothing_for_good(hook, service, before):
             hook.send_trigger(request)
         with pytest.raises(NotSentError, match="the task was ended"):
             hook.upload_files("1001", {"x": 1}, "demo-flow")
-        hook.close()  # a new client is no way out
+        hook.close()
     assert service.journal.requests() == []
 
 
