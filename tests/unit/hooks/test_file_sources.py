@@ -6,9 +6,8 @@ import contextlib
 import errno
 import glob
 import os
-import subprocess
-import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -31,22 +30,16 @@ def folder(tmp_path, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
     monkeypatch.chdir(tmp_path)
-    links = {"link.txt": "c.txt", "to_deep": "sub/deep", "to_sub": "sub", "sub/dangling": "nowhere"}
+    links = {
+        "link.txt": "c.txt",
+        "to_deep": "sub/deep",
+        "to_sub": "sub",
+        "sub/dangling": "nowhere",
+        "loop": "loop",
+    }
     for link, to in links.items():
         Path(link).symlink_to(to)
     return tmp_path
-
-
-def test_a_link_to_itself_is_no_folder(folder):
-    Path("loop").symlink_to("loop")
-    assert [file.location for file in resolved("*/d.csv")] == ["sub/d.csv"]
-
-
-class _PathLike(ObjectStoragePath):
-    """As one is before universal-pathlib 0.3."""
-
-    def __fspath__(self) -> str:
-        return str(self)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +59,6 @@ class _PathLike(ObjectStoragePath):
         (lambda here: f"file://{here}/to_deep/**", ["sub/deep/e.csv"]),
         (lambda here: ObjectStoragePath(f"file://{here}/a.csv"), ["a.csv"]),
         (lambda here: ObjectStoragePath(f"file://any@{here}/a.csv"), ["a.csv"]),
-        (lambda here: _PathLike(f"file://{here}/a.csv"), ["a.csv"]),
         (lambda here: ObjectStoragePath(f"file://{here}/to_deep/") / "**", ["sub/deep/e.csv"]),
         (lambda here: Asset(f"file://{here}/a.csv"), ["a.csv"]),
     ],
@@ -171,7 +163,6 @@ def test_a_local_glob_names_each_file_that_pythons_does_once(files, links, patte
     [
         ("in/**", ["in/sub/a.csv"]),
         ("**/link/*.csv", ["in/link/x.csv", "of/link/x.csv"]),
-        ("*/link/*.csv", ["in/link/x.csv", "of/link/x.csv"]),
         ("*/sub/*.csv", ["in/sub/a.csv"]),
     ],
 )
@@ -182,9 +173,7 @@ def test_two_stars_do_not_go_through_links_and_others_do_once(tmp_path, pattern,
     assert found == expected
 
 
-@pytest.mark.parametrize(
-    ("pattern", "code"), [("*/*.csv", errno.EACCES), ("**", errno.EIO), ("**/*.csv", errno.ESTALE)]
-)
+@pytest.mark.parametrize(("pattern", "code"), [("*/*.csv", errno.EACCES), ("**", errno.EIO)])
 def test_a_local_folder_that_cannot_be_listed(tmp_path, monkeypatch, pattern, code):
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
@@ -206,23 +195,22 @@ def test_a_local_folder_that_cannot_be_listed(tmp_path, monkeypatch, pattern, co
 
 # What is read ------------------------------------------------------------------------------------------
 
-REWRITE = """
-import os, sys
-path, size = sys.argv[1], int(sys.argv[2])
-fd = os.open(path, os.O_WRONLY)
-while os.getppid() == int(sys.argv[3]):
-    for letter in (b"a", b"b"):
-        os.pwrite(fd, letter * size, 0)
-"""
-
 
 def test_file_that_is_rewritten_in_place_is_read_whole_or_not_at_all(tmp_path):
     """All of one writing, or an error: times alone do not tell a change that is under way."""
     path = tmp_path / "data.bin"
-    size = 190_000
-    path.write_bytes(b"a" * size)
+    path.write_bytes(b"a" * 190_000)
     (file,) = resolved(str(path))
-    writer = subprocess.Popen([sys.executable, "-c", REWRITE, str(path), str(size), str(os.getpid())])
+    ended = threading.Event()
+
+    def rewrite():
+        with path.open("r+b", buffering=0) as stream:
+            while not ended.is_set():
+                for letter in (b"a", b"b"):
+                    os.pwrite(stream.fileno(), letter * file.size, 0)
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
     torn = 0
     try:
         # Long enough for thousands of reads, were each of them at once.
@@ -231,8 +219,8 @@ def test_file_that_is_rewritten_in_place_is_read_whole_or_not_at_all(tmp_path):
             with contextlib.suppress(FileUnavailableError):
                 torn += len(set(b"".join(read_whole(file)))) > 1
     finally:
-        writer.kill()
-        writer.wait()
+        ended.set()
+        writer.join()
     assert torn == 0
 
 

@@ -16,7 +16,7 @@ from workflow_automation_provider.hooks.sources import resolve
 from workflow_automation_provider.hooks.stores import _BLOCK
 
 from ..starts import interrupted
-from .conftest import resolved, sent, sha256
+from .conftest import sent, sha256
 
 pytest.importorskip("s3fs")
 
@@ -84,13 +84,6 @@ class TestRequests:
         with pytest.raises(FileUnavailableError, match="no file at"):
             resolve(bucket.url("s/"))
 
-    def test_globs_of_few_objects_are_not_listed_again(self, hook, run_id, bucket, proxy):
-        bucket.put(a__a=b"1", b__b=b"2")
-        (request,) = hook.prepare_uploads(run_id, resolve([bucket.url("a/"), bucket.url("b/")]))
-        before = listings(proxy)
-        hook.get_conn().send(request)
-        assert (before, listings(proxy)) == (2, 2)
-
     def test_objects_that_are_named_are_looked_at_together(self, service, hook, run_id, bucket, proxy):
         names = [f"n{number}" for number in range(8)]
         bucket.put(**{name: name.encode() for name in names})
@@ -120,30 +113,15 @@ class TestRequests:
         ending.cancel()
         assert sent(service) == [(key, sha256(content)) for key, content in contents.items()]
 
-
-class TestListing:
-    """A glob names all of its objects, or is an error."""
-
     @pytest.mark.parametrize(
-        ("pattern", "fault", "words"),
-        [
-            ("in/*/*csv", DENIED, "Access Denied"),
-            ("in/", SLOW_DOWN, "Request rate"),
-            ("in/*", DENIED, "Access Denied"),
-        ],
+        ("pattern", "fault", "words"), [("in/*", DENIED, "Access Denied"), ("in/", SLOW_DOWN, "Request rate")]
     )
     def test_what_cannot_be_listed(self, bucket, proxy, pattern, fault, words):
         bucket.put(in__a__1_csv=b"1")
         proxy.faults.append(Fault(lambda seen: "list-type" in seen.target, times=None, **fault))
-        with pytest.raises(FileUnavailableError) as caught:
+        with pytest.raises(FileUnavailableError, match=words) as caught:
             resolve(bucket.url(pattern))
         assert f"files[0]: '{bucket.url(pattern)}'" in caught.value.message
-        assert words in caught.value.message
-
-    def test_an_object_whose_key_is_also_a_folder(self, bucket, proxy):
-        bucket.put(in__a=b"1", in__a__b=b"2", in__a__c__d=b"3", other=b"4")
-        assert [file.name for file in resolved(bucket.url("in/**"))] == ["a", "b", "d"]
-        assert listings(proxy) == 1
 
 
 class TestFaults:
@@ -177,10 +155,9 @@ class TestFaults:
             (SMALL, {"break_after": 1000}, "could not be read"),
             (LARGE, {"break_after": LARGE // 2}, "could not be read"),
             (LARGE, {"hang_after": 1000}, "could not be read"),
-            (SMALL, {"damage": lambda piece: piece[:-1] + b"?"}, "could not be read"),  # seen by its checksum
+            (SMALL, {"damage": lambda piece: bytes([piece[0] ^ 1]) + piece[1:]}, "could not be read"),
             (SMALL, SLOW_DOWN, "Request rate"),
             (SMALL, EXPIRED, "expired"),
-            (SMALL, {"status": 403}, "PermissionError"),
         ],
     )
     def test_one_that_lasts(self, bucket, proxy, configure, fails, size, fault, words):

@@ -73,8 +73,6 @@ def emulator(request):
         port = listener.getsockname()[1]
     with contextlib.ExitStack() as stack:
         environment = stack.enter_context(pytest.MonkeyPatch.context())
-        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-            environment.delenv(name, raising=False)
         # Otherwise gcsfs asks by gRPC what kind of bucket it is, which the emulator does not know.
         environment.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         scheme, command, connect = request.param(port)
