@@ -193,28 +193,24 @@ def test_busy_status_of_the_connection_is_sent_again(connect, service):
         connect(**service.airflow_connection(extra={"busy_statuses": "503"})).trigger_flow({})
 
 
-@pytest.mark.parametrize("operation", ["trigger", "upload"])
 @pytest.mark.parametrize(
     ("days", "said"), [(-1, "expired on"), (0, "expires on"), (14, "expires on"), (15, "")]
 )
-def test_last_day_of_the_key(connect, service, log, operation, days, said):
+def test_last_day_of_the_key(connect, service, log, days, said):
     """A trigger by path takes no key."""
     day = datetime.now(UTC).date() + timedelta(days=days)
     hook = connect(**service.airflow_connection(extra={"key_expires_on": str(day)}))
     run_id = hook.trigger_flow({}, "demo-flow").run_id
     assert "expire" not in log()
-
-    def send():
-        return hook.trigger_flow({}) if operation == "trigger" else hook.upload_files(run_id, {"a": 1})
-
-    if days < 0:
-        with pytest.raises(InvalidRequestError, match=f"(?s){said} {day}.*Connection: wa_test"):
+    for send in (lambda: hook.trigger_flow({}), lambda: hook.upload_files(run_id, {"a": 1})):
+        if days < 0:
+            with pytest.raises(InvalidRequestError, match=f"(?s){said} {day}.*Connection: wa_test"):
+                send()
+            assert f"{said} {day}" in hook.test_connection()[1]
+        else:
             send()
-        assert f"{said} {day}" in hook.test_connection()[1]
-    else:
-        send()
-        assert f"{said} {day}" in log() if said else "expire" not in log()
-    assert [request.key_sent for request in service.journal.requests()] == [False, days >= 0]
+            assert f"{said} {day}" in log() if said else "expire" not in log()
+    assert sum(request.key_sent for request in service.journal.requests()) == (2 if days >= 0 else 0)
 
 
 # The way to the service ---------------------------------------------------------------------------------
@@ -238,7 +234,7 @@ def tunnel(tmp_path):
     context.load_verify_locations(client.ca_bundle)
     context.verify_mode = ssl.CERT_OPTIONAL
     listener = socket.create_server(("127.0.0.1", 0))
-    tunnel = SimpleNamespace(port=listener.getsockname()[1], client_file=client.certfile, sent=b"")
+    tunnel = SimpleNamespace(port=listener.getsockname()[1], client_cert=str(client.certfile), sent=b"")
     tunnel.ca_bundle = str(service.ca_bundle)
 
     def serve():
@@ -256,24 +252,14 @@ def tunnel(tmp_path):
         yield tunnel
 
 
-@pytest.mark.parametrize(
-    ("by_environment", "files"), [(True, []), (False, ["both"]), (False, ["certificate", "key"])]
-)
-def test_proxy_and_headers_and_client_certificate(
-    connect, tunnel, monkeypatch, tmp_path, by_environment, files
-):
-    both = tunnel.client_file.read_text()
-    key, begin, certificates = both.partition("-----BEGIN CERTIFICATE")
-    for name, content in {"both": both, "certificate": begin + certificates, "key": key}.items():
-        (tmp_path / name).write_text(content)
-    proxy = f"http://user:p%40ss-9876@127.0.0.1:{tunnel.port}"
-    monkeypatch.setenv("HTTPS_PROXY", proxy if by_environment else "http://127.0.0.1:9")
-    paths = [f"{tmp_path}/{name}" for name in files]
+@pytest.mark.parametrize("files", [1, 2])
+def test_proxy_and_headers_and_client_certificate(connect, tunnel, files):
+    """The file of the certificate has its key as well."""
     extra = {
         "ca_bundle": tunnel.ca_bundle,
-        "client_cert": paths if len(paths) > 1 else "".join(paths),
+        "client_cert": tunnel.client_cert if files == 1 else [tunnel.client_cert] * 2,
         "headers": {"Authorization": "Bearer hush-1234", "X-Team": "data"},
-        "proxy": None if by_environment else proxy,
+        "proxy": f"http://user:p%40ss-9876@127.0.0.1:{tunnel.port}",
     }
     hook = connect(password="some-key", extra=extra)
     assert hook.trigger_flow({}).run_id == "7"
@@ -284,7 +270,7 @@ def test_proxy_and_headers_and_client_certificate(
     assert b"proxy-authorization" not in tunnel.sent.lower()
     assert "Bearer hush-1234" in hook.extra.secrets()
     assert "hush" not in repr(hook.extra)
-    assert ("worker.example" in str(tunnel.client)) == bool(files)
+    assert "worker.example" in str(tunnel.client)
 
 
 def test_this_machine_is_beyond_no_proxy_of_the_environment(hook, monkeypatch):
@@ -292,18 +278,12 @@ def test_this_machine_is_beyond_no_proxy_of_the_environment(hook, monkeypatch):
     assert hook.trigger_flow({}).run_id == "1001"
 
 
-@pytest.mark.parametrize(
-    ("by_environment", "via"), [(False, "connection's proxy"), (True, "from the environment")]
-)
-def test_proxy_that_is_not_there_is_named(connect, monkeypatch, by_environment, via):
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        proxy = f"http://127.0.0.1:{gone.getsockname()[1]}"
-    if by_environment:
-        monkeypatch.setenv("HTTPS_PROXY", proxy)
-    hook = connect(password="some-key", extra={} if by_environment else {"proxy": proxy})
-    with pytest.raises(NotSentError, match=f"not sent via .*{via}"):
+def test_proxy_of_the_environment_that_is_not_there_is_named(connect, monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    hook = connect(password="some-key")
+    with pytest.raises(NotSentError, match="not sent via the proxy from the environment"):
         hook.trigger_flow({})
-    assert via in hook.test_connection()[1]
+    assert "from the environment" in hook.test_connection()[1]
 
 
 def test_password_of_the_environments_proxy_is_redacted(connect, monkeypatch):
