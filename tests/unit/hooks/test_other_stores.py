@@ -37,11 +37,10 @@ AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZ
 
 
 def google(port):
+    # Otherwise gcsfs, which reads it as it is imported, asks by gRPC what kind of bucket it is, which the emulator does not know.
+    os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
     gcsfs = pytest.importorskip("gcsfs")
     pytest.importorskip("gcp_storage_emulator")
-
-    # Otherwise gcsfs asks by gRPC what kind of bucket it is, which the emulator does not know.
-    os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 
     def connect(port):
         endpoint = f"http://127.0.0.1:{port}"
