@@ -44,7 +44,9 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
     """
     if isinstance(files, str | os.PathLike | ObjectStoragePath | Asset | Mapping | File):
         files = [files] if files != {} else []
-    elif not isinstance(files, Sequence | Iterator):  # a set has another order in each try
+    elif isinstance(files, set | frozenset):
+        files = sorted(files, key=str)  # the same order in each try
+    elif not isinstance(files, Sequence | Iterator):
         raise InvalidRequestError(
             f"files is {kind_of(files)}: expected a list of paths, globs, URLs or mappings."
         )
