@@ -145,11 +145,9 @@ def test_a_key_with_nothing_between_two_slashes(pattern, found):
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda url: f"{url}/in/", ["x.csv", "b", "x"]),
         (lambda url: [f"{url}/in/b", f"{url}/in/b/"], ["b", "x"]),
         (lambda url: ObjectStoragePath(url) / "*", ["top.csv"]),
         (lambda url: ObjectStoragePath(f"{url}/in/a/") / "**", ["x.csv"]),
-        (lambda url: ObjectStoragePath(f"{url}/top.csv"), ["top.csv"]),
     ],
 )
 def test_sources(store, make, expected):
