@@ -4,7 +4,7 @@ Find the files that a DAG author names, and read them in order. Nothing is silen
 Local names are matched here, because ``glob`` leaves out folders that it cannot list.
 """
 # A Path would double the cost of reading a small file.
-# ruff: noqa: PTH109, PTH116
+# ruff: noqa: PTH109, PTH112, PTH116
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
     """
     if isinstance(files, str | os.PathLike | ObjectStoragePath | Asset | Mapping | File):
         files = [files] if files != {} else []
-    elif isinstance(files, bytes | bytearray) or not isinstance(files, Sequence | set | frozenset | Iterator):
+    elif isinstance(files, set | frozenset):
+        files = sorted(files, key=str)  # the same order in each try
+    elif not isinstance(files, Sequence | Iterator):
         raise InvalidRequestError(
             f"files is {kind_of(files)}: expected a list of paths, globs, URLs or mappings."
         )
-    elif isinstance(files, set | frozenset):
-        files = sorted(files, key=str)  # the same order in each try
     stores: dict[int, Store] = {}
     sources = [_source(f"files[{number}]", source, stores) for number, source in enumerate(files)]
     elements = [element for source in sources for element in source]
@@ -117,7 +117,7 @@ def _local_files(name: str, text: str) -> Iterator[File]:
         yield _local_file(text)
         return
     try:
-        matches = sorted({*_glob(f"{text}**" if text.endswith("/") else text)})
+        matches = sorted({*_matches(text)})
     except (OSError, ValueError) as error:
         folder = (getattr(error, "filename", None) or text).rstrip("/")
         raise unusable(f"{name}: the folder {folder!r} cannot be listed", error) from None
@@ -147,65 +147,52 @@ def _hint(path: str) -> str:
     return "" if path.startswith("/") else here
 
 
-def _glob(pattern: str) -> Iterator[str]:
-    """
-    Yield what a local glob names. Links are followed, but ``**`` does not go through them.
-
-    :raises OSError: if a folder cannot be listed
-    """
-    magic = MAGIC.search(pattern)
-    root = pattern[: pattern.rfind("/", 0, magic.start() if magic else 0) + 1]
-    parts = [*filter(None, pattern[len(root) :].split("/"))]
+def _matches(pattern: str) -> Iterator[str]:
+    """Yield what a glob names; where it has ``**``, no folders: elsewhere, they are an error."""
+    root = pattern[: pattern.rfind("/", 0, MAGIC.search(pattern).start()) + 1]  # type: ignore[union-attr]  # it has one
+    parts = [*filter(None, pattern[len(root) :].split("/")), *["**"] * pattern.endswith("/")]
     if parts[-1] == "**":  # what is in any folder
         parts.append("*")
-    for path, is_folder in _below(root, parts, set()):
-        # ** also matches what is in a folder; without it, a folder among the matches is an error.
-        if not (is_folder and "**" in parts):
+    for path in _below(root, parts, set()):
+        if "**" not in parts or not os.path.isdir(path):
             yield path
 
 
-def _below(folder: str, parts: list[str], seen: set[tuple[str, int]]) -> Iterator[tuple[str, bool]]:
-    """Yield what the parts of a glob name in a folder, if they were not looked for there before, and whether it is a folder."""
+def _below(folder: str, parts: Sequence[str], seen: set[tuple[str, int]]) -> Iterator[str]:
+    """
+    Yield what the parts of a glob name in a folder, unless they were looked for there before.
+
+    :raises OSError: if a folder cannot be listed
+    """
     place = os.path.realpath(folder), len(parts)
     if place in seen:
         return
     seen.add(place)
-    part, *rest = parts
+    part, rest = parts[0], parts[1:]
     if part == "**":
         yield from _below(folder, rest, seen)
         rest = parts
     for path, is_folder in _named(folder, part):
         if not rest:
-            yield path, is_folder
+            yield path
         elif is_folder:
             yield from _below(f"{path}/", rest, seen)
 
 
 def _named(folder: str, part: str) -> list[tuple[str, bool]]:
-    """Return what one part of a glob names in a folder, in order, and whether that is a folder; of ``**``, a link is none."""
-    if not MAGIC.search(part):
-        path = f"{folder}{part}"
-        is_folder = _is_folder(path)
-        return [(path, is_folder)] if is_folder or os.path.lexists(path) else []
+    """Return what a part of a glob names in a folder, and what may be a folder: links too, but not for ``**``."""
     try:
-        entries = os.scandir(folder or ".")  # tells folders without a look at each
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    found = []
-    with entries:
-        for entry in entries:
-            if fnmatch.fnmatchcase(entry.name, part) and (entry.name[0] != "." or part[0] == "."):
-                is_folder = entry.is_dir(follow_symlinks=False)
-                if part != "**" and entry.is_symlink():
-                    is_folder = _is_folder(entry.path)
-                found.append((f"{folder}{entry.name}", is_folder))
-    return sorted(found)
-
-
-def _is_folder(path: str) -> bool:
-    try:
-        return stat.S_ISDIR(os.stat(path).st_mode)
+        if not MAGIC.search(part):
+            os.lstat(f"{folder}{part}")
+            return [(f"{folder}{part}", True)]
+        with os.scandir(folder or ".") as entries:  # tells folders without a look at each
+            found = []
+            for entry in entries:
+                if fnmatch.fnmatchcase(entry.name, part) and (entry.name[0] != "." or part[0] == "."):
+                    is_link = entry.is_symlink() and part != "**"
+                    found.append((f"{folder}{entry.name}", is_link or entry.is_dir(follow_symlinks=False)))
+            return sorted(found)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            return False
+            return []
         raise

@@ -72,9 +72,9 @@ class FoundFile(File):
 
     location: str
 
-    def __init__(self, location: str, size: int) -> None:
-        object.__setattr__(self, "location", location)  # the class is frozen
-        object.__setattr__(self, "size", size)
+    def __init__(self, location: str, size: int | None, **more: object) -> None:
+        for name, value in {"location": location, "size": size, **more}.items():
+            object.__setattr__(self, name, value)  # the class is frozen
         try:
             self.name.encode()
         except UnicodeEncodeError:
@@ -88,21 +88,15 @@ class FoundFile(File):
     @property
     def content_type(self) -> str:
         """By its extension."""
-        _, dot, extension = self.name.lstrip(".").partition(".")
-        return _content_type(f"a{dot}{extension}")  # of very many names, there are few
+        guessed, compressed = mimetypes.guess_type(self.name)
+        if compressed:  # the compressed file is sent, not its content
+            return _COMPRESSED.get(compressed, _UNKNOWN_TYPE)
+        return guessed or _UNKNOWN_TYPE
 
     @property
     def source(self) -> str:
         """Its place, in quotes."""
         return repr(without_credentials(self.location))
-
-
-@functools.lru_cache
-def _content_type(name: str) -> str:
-    guessed, compressed = mimetypes.guess_type(name)
-    if compressed:  # the compressed file is sent, not its content
-        return _COMPRESSED.get(compressed, _UNKNOWN_TYPE)
-    return guessed or _UNKNOWN_TYPE
 
 
 def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
@@ -303,10 +297,8 @@ def _readable(name: str, source: object) -> Iterator[None]:
 def _stored_file(store: Store, key: str, info: _Info) -> _StoredFile:
     if info["type"] == "link":  # as SFTP servers list it
         info = store.fs.info(key)
-    file = _StoredFile(f"{store.scheme}://{key}", cast("int", info.get("size")))
     version = next(((field, _text(info[field])) for field in _VERSIONS if info.get(field)), ("", ""))
-    object.__setattr__(file, "store", store)
-    object.__setattr__(file, "version", version)
+    file = _StoredFile(f"{store.scheme}://{key}", info.get("size"), store=store, version=version)
     if info["type"] == "directory":
         advice = "to upload everything below it, pass its URL as text that ends with /"
         raise InvalidRequestError(f"{file.source} is a directory: {advice}.")

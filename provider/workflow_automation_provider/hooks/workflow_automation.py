@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
+from workflow_automation_provider.client.checks import check_rendered
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.protocol import NO_INPUTS, trigger_request
 from workflow_automation_provider.client.settings import CONNECTION_FIELDS, FIELD_BEHAVIOUR, Settings
@@ -34,8 +35,8 @@ class WorkflowAutomationHook(BaseHook):
     """
     Start runs of the workflow automation service and upload files for them.
 
-    Use it as a context manager, or call :meth:`close` when done. It never sends a request twice; after a
-    failure, the exception's ``accepted`` says whether the service acted on the request.
+    It never sends a request twice; after a failure, the exception's ``accepted`` says whether the service acted on
+    the request.
 
     :param workflow_automation_conn_id: connection with the base URL and the API key
     """
@@ -50,7 +51,6 @@ class WorkflowAutomationHook(BaseHook):
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self._client: FlowClient | None = None
         self._stopped = False
-        self._more_secrets: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -59,10 +59,7 @@ class WorkflowAutomationHook(BaseHook):
         self.close()
 
     def close(self) -> None:
-        """Close the HTTP client; a later call opens a new one."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        """Do nothing: between requests, no connection is kept open."""
 
     @functools.cached_property
     def connection(self) -> Connection:
@@ -71,12 +68,9 @@ class WorkflowAutomationHook(BaseHook):
 
         :raises InvalidRequestError: if its id is None or empty, or a template that rendered to None
         """
-        conn_id = self.workflow_automation_conn_id
-        if not isinstance(conn_id, str) or conn_id.strip() in ("", "None"):
-            what = f"workflow_automation_conn_id is {conn_id!r}: expected the id of a connection."
-            raise InvalidRequestError(what)
+        check_rendered("workflow_automation_conn_id", self.workflow_automation_conn_id)
         # Some versions of Airflow type it as Any.
-        connection: Connection = self.get_connection(conn_id)
+        connection: Connection = self.get_connection(self.workflow_automation_conn_id)
         return connection
 
     @functools.cached_property
@@ -95,15 +89,14 @@ class WorkflowAutomationHook(BaseHook):
 
     def get_conn(self) -> FlowClient:
         """
-        Return the client, which is reused until :meth:`close`.
+        Return the client, which is made once.
 
         :raises InvalidRequestError: if the connection is invalid, naming the field
         """
         if self._client is None:
             with self._locating():
-                self._client = _client_for(self.connection, self.extra)
-            for secret in self._more_secrets:
-                self._client.redact_also(secret)
+                url, key = _base_url(self.connection), self.connection.password
+                self._client = FlowClient(url, api_key=key, **vars(self.extra))
         if self._stopped:
             self._client.stop()
         return self._client
@@ -143,17 +136,16 @@ class WorkflowAutomationHook(BaseHook):
 
     def prepare_trigger(self, inputs: Mapping[str, Any] = NO_INPUTS, flow_id: str | None = None) -> Request:
         """Build and check the request of :meth:`trigger_flow`, without the API key, for :meth:`send_trigger`."""
-        with self._locating(flow_id):
-            client = self.get_conn()
-            request = client.checked(trigger_request(client.base_url, inputs, flow_id))
-            if request.operation.takes_key:
-                self._check_key_expiry()
-        return dataclasses.replace(request, flow_id=request.flow_id or self.extra.flow_id)
+        client = self.get_conn()
+        request = trigger_request(client.base_url, inputs, flow_id)
+        request = client.checked(dataclasses.replace(request, flow_id=request.flow_id or self.extra.flow_id))
+        if request.operation.takes_key:
+            self._check_key_expiry()
+        return request
 
     def send_trigger(self, request: Request, *, before_last_byte: Callable[[], None] | None = None) -> Run:
         """Send a request from :meth:`prepare_trigger`, once: until ``before_last_byte`` is called, it starts no run."""
-        run = cast("Run", self.get_conn().send(request, before_last_byte=before_last_byte))
-        return dataclasses.replace(run, flow_id=request.flow_id)
+        return cast("Run", self.get_conn().send(request, before_last_byte=before_last_byte))
 
     def upload_files(
         self, run_id: str, files: FileSource | Iterable[FileSource], flow_id: str | None = None
@@ -193,22 +185,17 @@ class WorkflowAutomationHook(BaseHook):
         **limits: int | None,
     ) -> list[Request]:
         """Build and check the requests of an upload, without the API key; ``limits`` as of :func:`~.files.upload_bodies`."""
-        with self._locating(flow_id):
-            flow_id = self.extra.flow_id if flow_id is None else flow_id
-            if flow_id is None:
-                raise InvalidRequestError(
-                    "An upload needs a flow_id: pass it, or set the connection's Flow ID."
-                )
-            requests = self.get_conn().upload_requests(run_id, files, flow_id, file_format, **limits)
-            self._check_key_expiry()
+        flow_id = self.extra.flow_id if flow_id is None else flow_id
+        if flow_id is None:
+            raise InvalidRequestError("An upload needs a flow_id: pass it, or set the connection's Flow ID.")
+        requests = self.get_conn().upload_requests(run_id, files, flow_id, file_format, **limits)
+        self._check_key_expiry()
         return requests
 
     def redact_also(self, secret: str) -> None:
-        """Never show a secret that a request contains, in errors, logs and results, also after :meth:`close`."""
+        """Never show a secret that a request contains, in errors, logs and results."""
         mask_secret(secret)
-        client = self.get_conn()
-        self._more_secrets.append(secret)
-        client.redact_also(secret)
+        self.get_conn().redact_also(secret)
 
     def test_connection(self) -> tuple[bool, str]:
         """
@@ -223,9 +210,9 @@ class WorkflowAutomationHook(BaseHook):
             return False, str(error)
         except Exception as error:
             return False, f"{type(error).__name__}: the connection cannot be read."
-        without_key = not self.connection.password
-        unchecked = "the path" if without_key else "the path and the API key"
-        no_key = " There is no API key: only triggering with a flow_id will work." if without_key else ""
+        unchecked, no_key = "the path and the API key", ""
+        if not self.connection.password:
+            unchecked, no_key = "the path", " There is no API key: only triggering with a flow_id will work."
         return True, f"Not checked, as it takes a run: {unchecked}. The host responds: {found}.{no_key}"
 
     def located(self, error: WorkflowAutomationError, flow_id: object = None) -> WorkflowAutomationError:
@@ -269,12 +256,12 @@ class WorkflowAutomationHook(BaseHook):
         """Return the fields of the connection form for Airflow 3.1."""
         from wtforms import BooleanField, StringField
 
-        def widget(field: dict[str, Any]) -> Any:
-            kind = BooleanField if "boolean" in field["schema"]["type"] else StringField
-            default = field["schema"].get("default")
-            return kind(field["label"], default=default, description=field["description"])
-
-        return {name: widget(field) for name, field in CONNECTION_FIELDS.items()}
+        return {
+            name: (BooleanField if "boolean" in field["schema"]["type"] else StringField)(
+                field["label"], default=field["schema"].get("default"), description=field["description"]
+            )
+            for name, field in CONNECTION_FIELDS.items()
+        }
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
@@ -282,43 +269,23 @@ class WorkflowAutomationHook(BaseHook):
         return {name.replace("-", "_"): value for name, value in FIELD_BEHAVIOUR.items()}
 
 
-def _client_for(connection: Connection, extra: Settings) -> FlowClient:
-    if connection.login:
-        raise InvalidRequestError(
-            "The connection's login is set, but not used: put the API key in the password field "
-            "(in a URI after a colon: workflow-automation://:KEY@…)."
-        )
-    if not connection.host:
-        raise InvalidRequestError(
-            "The connection's base URL (host) is empty: expected the service's URL, such as "
-            "https://service.example/api (a URI begins with workflow-automation://, with a hyphen)."
-        )
-    key = (connection.password or "").strip()
-    if len(key) >= 8 and key in (extra.flow_id or ""):
-        raise InvalidRequestError(
-            "The connection's flow_id contains the API key, and would show it in logs: give the workflow's identifier."
-        )
-    return FlowClient(_base_url(connection), api_key=connection.password, **vars(extra))
-
-
 def _base_url(connection: Connection) -> str:
     """Return the base URL: the host, which a URI splits into host, port and schema (``…://:KEY@host:8443/api``)."""
     address, path = (connection.host or "").strip(), connection.schema or ""
-    scheme, separator, rest = address.rpartition("://")
-    host, slash, rest = rest.partition("/")
-    if host.count(":") > 1 and "[" not in host:
-        host = f"[{host}]"  # an IPv6 address, without its brackets if it was parsed from a URI
-    port = host.rpartition("]")[2].partition(":")[2]
-    # Anything but a number is not a port, but may be a password: the client rejects it without quoting it.
-    if connection.port and port.isdecimal() and port != str(connection.port):
+    if not address:
         raise InvalidRequestError(
-            f"The base URL (host) has port {port}, and the connection's port is {connection.port}: leave one out."
+            "The connection's base URL (host) is empty: expected the service's URL, such as "
+            "https://service.example/api (a URI begins with workflow-automation://, with a hyphen)."
         )
     if path.lower() in ("http", "https"):
         raise InvalidRequestError(
             f"The schema is {path!r}: begin the base URL (host) with {path.lower()}:// instead."
         )
-    if connection.port and not port:
+    scheme, separator, rest = address.rpartition("://")
+    host, slash, rest = rest.partition("/")
+    if host.count(":") > 1 and "[" not in host:
+        host = f"[{host}]"  # an IPv6 address, without its brackets if it was parsed from a URI
+    if connection.port:  # of two, the client says that they are no valid URL
         host = f"{host}:{connection.port}"
     address = f"{scheme}{separator}{host}{slash}{rest}"
     return f"{address.rstrip('/')}/{path.lstrip('/')}" if path else address

@@ -66,11 +66,7 @@ MAX_LINK = 2000
 
 
 def link_of(run: Mapping[str, Any]) -> dict[str, str]:
-    """
-    Return the ``run_link`` of a run as asset events tell it.
-
-    :return: empty if there is none, or if it is no text, is too long, or cannot be stored: that would fail the task
-    """
+    """Return the ``run_link`` of a run as asset events tell it, empty if it could not be stored: that would fail the task."""
     link = run.get("run_link")
     is_told = isinstance(link, str) and 0 < len(link) <= MAX_LINK and one_line(link) == link
     return {"run_link": str(link)} if is_told else {}

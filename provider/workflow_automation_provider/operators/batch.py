@@ -85,21 +85,13 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         **kwargs: object,
     ) -> None:
         super().__init__(flow_id=flow_id, send_retry_timeout=send_retry_timeout, **kwargs)
-        if batch is None:
-            raise ValueError(
-                "batch is None: pass a list of inputs objects, or the path of a JSON Lines file."
-            )
         check_choice("on_unknown_start", on_unknown_start, "fail", "start_again")
         check_choice("on_rejected", on_rejected, "fail", "skip")
         if not is_limit(max_concurrency) or max_concurrency > _MAX_CONCURRENCY:
             raise ValueError(
                 f"max_concurrency is {max_concurrency!r}: expected a whole number from 1 to {_MAX_CONCURRENCY}."
             )
-        if max_starts_per_second is not None and not (
-            isinstance(max_starts_per_second, int | float)
-            and not isinstance(max_starts_per_second, bool)
-            and 0 < max_starts_per_second < float("inf")
-        ):
+        if not (max_starts_per_second is None or 0 < max_starts_per_second < float("inf")):
             raise ValueError(
                 f"max_starts_per_second is {max_starts_per_second!r}: expected a number of more than 0, or None for no limit."
             )

@@ -106,8 +106,6 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             send_retry_timeout=send_retry_timeout,
             **kwargs,
         )
-        if inputs is None:
-            raise ValueError("inputs is None: pass a dict of input names and values, or leave it out.")
         self.inputs: Mapping[str, Any] = {} if inputs is UNSET else inputs
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self.wait_for_completion = wait_for_completion
@@ -126,10 +124,6 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         check_choice("on_run_failed", self.on_run_failed, "fail", "start_again")
         if not isinstance(self.wait_for_completion, bool):
             raise ValueError(f"wait_for_completion is {self.wait_for_completion!r}: expected True or False.")
-        if not isinstance(self.callback_input, str) or not self.callback_input.strip():
-            raise ValueError(
-                f"callback_input is {self.callback_input!r}: expected the name of an input of the flow."
-            )
         _check_timeout("completion_timeout", self.completion_timeout, days=365)
         if self.heartbeat_timeout is not None:
             _check_timeout("heartbeat_timeout", self.heartbeat_timeout, days=365)
@@ -214,13 +208,9 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             retried.append(RunFailedError)
         # Of a run that failed, or whose id is unknown, the error says all.
         if run is None or isinstance(error, RunFailedError | UnidentifiedError):
-            return task_error(
-                error,
-                context,
-                retried=tuple(retried),
-                starts_again=self.on_unknown_start == "start_again",
-                earlier=self._flow_run.starter.earlier if self._flow_run else None,
-            )
+            again = self.on_unknown_start == "start_again"
+            earlier = self._flow_run.starter.earlier if self._flow_run else None
+            return task_error(error, context, retried=tuple(retried), starts_again=again, earlier=earlier)
         flow_id, run_id = error.flow_id or run.get("flow_id"), error.run_id or run.get("run_id")
         return task_error(
             error.with_facts(flow_id=flow_id, run_id=run_id),

@@ -68,21 +68,14 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         **kwargs: Any,
     ) -> None:
         super().__init__(flow_id=flow_id, send_retry_timeout=send_retry_timeout, **kwargs)
-        if run_id is None:
-            raise ValueError("run_id is None: pass the run, such as trigger.output.")
-        if files is None:
-            raise ValueError("files is None: pass at least one path, glob, URL or mapping.")
-        for name, limit in (
-            ("files_per_request", files_per_request),
-            ("max_request_bytes", max_request_bytes),
-        ):
+        limits = {"files_per_request": files_per_request, "max_request_bytes": max_request_bytes}
+        for name, limit in limits.items():
             if limit is not None and not is_limit(limit):
                 raise ValueError(
                     f"{name} is {limit!r}: expected a whole number of 1 or more, or None for no limit."
                 )
         if file_format is not None:
-            # Imported only if there is something to check: most DAG files set none.
-            from workflow_automation_provider.client.files import check_file_format
+            from workflow_automation_provider.client.files import check_file_format  # most DAG files set none
 
             check_file_format(file_format)
         self.run_id = run_id

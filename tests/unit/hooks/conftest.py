@@ -19,23 +19,18 @@ from workflow_automation_provider.hooks.workflow_automation import WorkflowAutom
 @pytest.fixture
 def connect(monkeypatch):
     """Define a connection by the environment, as a URI or as the fields of its JSON, and return a hook on it."""
-    hooks = []
 
     def define(uri=None, /, conn_id="wa_test", **fields):
         value = uri or json.dumps({"conn_type": "workflow_automation", "host": "service.example", **fields})
         monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", value)
-        hooks.append(WorkflowAutomationHook(conn_id))
-        return hooks[-1]
+        return WorkflowAutomationHook(conn_id)
 
-    yield define
-    for hook in hooks:
-        hook.close()
+    return define
 
 
 @pytest.fixture
 def hook(service):
-    with WorkflowAutomationHook() as hook:
-        yield hook
+    return WorkflowAutomationHook()
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ import contextlib
 import errno
 import glob
 import os
-import subprocess
-import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -31,43 +30,35 @@ def folder(tmp_path, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
     monkeypatch.chdir(tmp_path)
-    links = {"link.txt": "c.txt", "to_deep": "sub/deep", "to_sub": "sub", "sub/dangling": "nowhere"}
+    links = {
+        "link.txt": "c.txt",
+        "to_deep": "sub/deep",
+        "to_sub": "sub",
+        "sub/dangling": "nowhere",
+        "loop": "loop",
+    }
     for link, to in links.items():
         Path(link).symlink_to(to)
     return tmp_path
-
-
-def test_a_link_to_itself_is_no_folder(folder):
-    Path("loop").symlink_to("loop")
-    assert [file.location for file in resolved("*/d.csv")] == ["sub/d.csv"]
-
-
-class _PathLike(ObjectStoragePath):
-    """As one is before universal-pathlib 0.3."""
-
-    def __fspath__(self) -> str:
-        return str(self)
 
 
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
         (("b.csv", Path("a.csv")), ["b.csv", "a.csv"]),
-        ({"a.csv"}, ["a.csv"]),
         (iter(("b.csv", "a.csv")), ["b.csv", "a.csv"]),
         ([{"any": ["*"]}, "a.csv"], [{"any": ["*"]}, "a.csv"]),
         ("*.csv", ["[x].csv", "a.csv", "b.csv", "x.csv"]),
         ("[x].csv", ["[x].csv"]),
         ("**/*.csv", ["[x].csv", "a.csv", "b.csv", "sub/d.csv", "sub/deep/e.csv", "x.csv"]),
         ("*/*.csv", ["sub/d.csv", "sub/deep/e.csv"]),
+        ("**/to_deep/*.csv", ["sub/deep/e.csv"]),
         ("sub/d*/", ["sub/deep/e.csv"]),
         ("link.*", ["c.txt"]),
         (lambda here: f"file://{here}/a.csv", ["a.csv"]),
-        (lambda here: f"file://{here}/c*.txt", ["c.txt"]),
         (lambda here: f"file://{here}/to_deep/**", ["sub/deep/e.csv"]),
         (lambda here: ObjectStoragePath(f"file://{here}/a.csv"), ["a.csv"]),
         (lambda here: ObjectStoragePath(f"file://any@{here}/a.csv"), ["a.csv"]),
-        (lambda here: _PathLike(f"file://{here}/a.csv"), ["a.csv"]),
         (lambda here: ObjectStoragePath(f"file://{here}/to_deep/") / "**", ["sub/deep/e.csv"]),
         (lambda here: Asset(f"file://{here}/a.csv"), ["a.csv"]),
     ],
@@ -85,20 +76,16 @@ def test_sources(folder, files, expected):
     [
         # Files that may be there later.
         (["a.csv", "nothing/*"], FileUnavailableError, r"files\[1\]: the glob"),
-        ("missing", FileUnavailableError, "current directory, '/"),
         ("missing/*.csv", FileUnavailableError, "current directory, '/"),
         ("sub/dangling", FileUnavailableError, "dangling' cannot be read"),
         ("sub/**", FileUnavailableError, "dangling' cannot be read"),
-        (Asset("my-asset"), FileUnavailableError, "'my-asset' cannot be read"),
         # Sources that never name a file: no retry can help, so Airflow must not try one.
         ("s*", InvalidRequestError, "'sub' is a directory"),
-        (lambda here: f"file://{here}/sub/", InvalidRequestError, "/sub/' is a directory"),
         (lambda here: ObjectStoragePath(f"file://{here}/sub/"), InvalidRequestError, "/sub' is a directory"),
         ("nothing://bucket/key", InvalidRequestError, "not a URL"),
         ("a.csv/b", InvalidRequestError, "'a.csv/b' .*: Not a directory"),
         (f"*/{'a' * 300}/*.csv", InvalidRequestError, "cannot be listed: File name too long"),
         ("a\0b", InvalidRequestError, "embedded null"),
-        (["a.csv", None], InvalidRequestError, r"files\[1\] is None"),
     ],
 )
 def test_sources_that_name_no_file(folder, files, kind, words):
@@ -107,14 +94,15 @@ def test_sources_that_name_no_file(folder, files, kind, words):
 
 
 def test_what_a_file_is_told_as(folder):
-    (file,) = resolved(folder / "sub" / "d.csv")
-    assert (file.name, file.size, file.content_type) == ("d.csv", 9, "text/csv")
-    names = ["no_ending", "{{ ds }}.csv", "~backup.csv"]
+    names = ["sub/d.csv", "no_ending", "{{ ds }}.csv", "~backup.csv.gz"]
     for name in names:
-        (folder / name).touch()
-    found = resolved(names)
-    assert [file.name for file in found] == names
-    assert found[0].content_type == "application/octet-stream"
+        Path(name).touch()
+    assert [(file.name, file.size, file.content_type) for file in resolved(names)] == [
+        ("d.csv", 9, "text/csv"),
+        ("no_ending", 0, "application/octet-stream"),
+        ("{{ ds }}.csv", 0, "text/csv"),
+        ("~backup.csv.gz", 0, "application/gzip"),
+    ]
 
 
 # Globs --------------------------------------------------------------------------------------------------
@@ -167,25 +155,7 @@ def test_a_local_glob_names_each_file_that_pythons_does_once(files, links, patte
             assert sorted(found) == sorted(expected)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        ("in/**", ["in/sub/a.csv"]),
-        ("**/link/*.csv", ["in/link/x.csv", "of/link/x.csv"]),
-        ("*/link/*.csv", ["in/link/x.csv", "of/link/x.csv"]),
-        ("*/sub/*.csv", ["in/sub/a.csv"]),
-    ],
-)
-def test_two_stars_do_not_go_through_links_and_others_do_once(tmp_path, pattern, expected):
-    links = {"in/link": "other", "in/sub/up": "in", "of/link": "another", "to_in": "in"}
-    write(tmp_path, ["other/x.csv", "another/x.csv", "in/sub/a.csv", "of/y"], links)
-    found = [(file.location or "").removeprefix(f"{tmp_path}/") for file in resolved(f"{tmp_path}/{pattern}")]
-    assert found == expected
-
-
-@pytest.mark.parametrize(
-    ("pattern", "code"), [("*/*.csv", errno.EACCES), ("**", errno.EIO), ("**/*.csv", errno.ESTALE)]
-)
+@pytest.mark.parametrize(("pattern", "code"), [("*/*.csv", errno.EACCES), ("**", errno.EIO)])
 def test_a_local_folder_that_cannot_be_listed(tmp_path, monkeypatch, pattern, code):
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
@@ -207,23 +177,22 @@ def test_a_local_folder_that_cannot_be_listed(tmp_path, monkeypatch, pattern, co
 
 # What is read ------------------------------------------------------------------------------------------
 
-REWRITE = """
-import os, sys
-path, size = sys.argv[1], int(sys.argv[2])
-fd = os.open(path, os.O_WRONLY)
-while os.getppid() == int(sys.argv[3]):
-    for letter in (b"a", b"b"):
-        os.pwrite(fd, letter * size, 0)
-"""
-
 
 def test_file_that_is_rewritten_in_place_is_read_whole_or_not_at_all(tmp_path):
     """All of one writing, or an error: times alone do not tell a change that is under way."""
     path = tmp_path / "data.bin"
-    size = 190_000
-    path.write_bytes(b"a" * size)
+    path.write_bytes(b"a" * 190_000)
     (file,) = resolved(str(path))
-    writer = subprocess.Popen([sys.executable, "-c", REWRITE, str(path), str(size), str(os.getpid())])
+    ended = threading.Event()
+
+    def rewrite():
+        with path.open("r+b", buffering=0) as stream:
+            while not ended.is_set():
+                for letter in (b"a", b"b"):
+                    os.pwrite(stream.fileno(), letter * file.size, 0)
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
     torn = 0
     try:
         # Long enough for thousands of reads, were each of them at once.
@@ -232,8 +201,8 @@ def test_file_that_is_rewritten_in_place_is_read_whole_or_not_at_all(tmp_path):
             with contextlib.suppress(FileUnavailableError):
                 torn += len(set(b"".join(read_whole(file)))) > 1
     finally:
-        writer.kill()
-        writer.wait()
+        ended.set()
+        writer.join()
     assert torn == 0
 
 

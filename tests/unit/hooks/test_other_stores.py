@@ -21,6 +21,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.io import attach
 
+from airflow_launcher.processes import free_port
 from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import FileUnavailableError
 from workflow_automation_provider.hooks.sources import resolve
@@ -36,6 +37,8 @@ AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZ
 
 
 def google(port):
+    # Otherwise gcsfs, which reads it as it is imported, asks by gRPC what kind of bucket it is, which the emulator does not know.
+    os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
     gcsfs = pytest.importorskip("gcsfs")
     pytest.importorskip("gcp_storage_emulator")
 
@@ -69,26 +72,21 @@ def azure(port):
 
 @pytest.fixture(scope="module", params=[google, azure])
 def emulator(request):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with contextlib.ExitStack() as stack:
-        environment = stack.enter_context(pytest.MonkeyPatch.context())
-        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-            environment.delenv(name, raising=False)
-        # Otherwise gcsfs asks by gRPC what kind of bucket it is, which the emulator does not know.
-        environment.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-        scheme, command, connect = request.param(port)
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        stack.callback(process.wait)
-        stack.callback(process.kill)
+    port = free_port()
+    scheme, command, connect = request.param(port)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
             time.sleep(0.1)
-        proxy = stack.enter_context(StoreProxy(port).running())
-        attach(scheme, fs=connect(proxy.port))  # once: Airflow keeps the first
-        yield scheme, connect(port), proxy
+        with StoreProxy(port).running() as proxy:
+            attach(scheme, fs=connect(proxy.port))  # once: Airflow keeps the first
+            yield scheme, connect(port), proxy
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture

