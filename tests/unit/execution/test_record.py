@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.ledger import ENTERED
+from workflow_automation_provider.execution.ledger import ENTERED, START
 
-from .tasks import claims, requests, starts, trigger, waits
+from ..starts import claims, entries, trigger, triggers, waits
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
 LIMITS = {"retry": 8, "close and send": 17, "wait": 14}
@@ -28,7 +28,7 @@ def test_a_start_reads_and_writes_little_and_a_busy_service_costs_nothing(world,
     names = [call.name.split("_", 2)[-1].rpartition("/")[0] for call in before_wait]
     assert names[:4] == ["start/1", "start/1", "start/1", "outcome/1"]
     assert len(calls(first)) == count + 2 * (make is waits)
-    assert requests(task) == 1 + is_busy
+    assert triggers(task) == 1 + is_busy
 
 
 @pytest.mark.parametrize("is_claimed", [True, False])
@@ -39,7 +39,7 @@ def test_a_retry_returns_a_claimed_run_or_closes_and_sends(world, is_claimed):
     if is_claimed:
         assert task.flow.says("started", run_id=True) == 200
     again = task.try_()
-    assert (task.state, requests(task)) == ("success", 2 - is_claimed)
+    assert (task.state, triggers(task)) == ("success", 2 - is_claimed)
     assert len(calls(again)) <= (LIMITS["retry"] if is_claimed else LIMITS["close and send"])
     assert not any("_probe/" in call.name for call in again.calls), "the earlier try has a start"
     assert (calls(again, kinds=["set"]) == []) is is_claimed
@@ -76,7 +76,7 @@ def test_where_an_earlier_try_left_nothing_a_probe_is_written_and_read_back(worl
 def test_an_own_start_that_does_not_come_back_is_not_sent(world):
     task = world(trigger())
     first = task.try_({2: "lost"})
-    assert (first.calls[2].kind, requests(task)) == ("get", 0)
+    assert (first.calls[2].kind, triggers(task)) == ("get", 0)
     assert "no longer runs this try" in first.said
     assert task.until_end().state == "success"
 
@@ -127,11 +127,11 @@ def test_a_person_s_run_is_written_with_the_start_that_gave_out_its_token(world)
         task.clear()
         task.try_()
         assert task.state == "awaiting_input"
-        (gave, *_), taken = starts(task).values(), starts(task)[place]
+        (gave, *_), taken = entries(task, START).values(), entries(task, START)[place]
         assert (taken["run"], taken["giver"], taken["token"]) == ({"run_id": run}, [1, 0], gave["token"])
         assert ENTERED not in task.rows.entries
         task.mark("failed")
-    assert requests(task) == 1
+    assert triggers(task) == 1
 
 
 @pytest.mark.parametrize(
