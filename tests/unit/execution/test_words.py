@@ -1,7 +1,12 @@
-"""What a task ends with because of its earlier tries, its run or a person: each once, in golden/run_errors.txt."""
+"""
+What a task ends with because of its earlier tries, its run or a person: each once, in golden/run_errors.txt.
+
+With the class of the error, whether the service accepted a request, and how many were sent.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable
@@ -10,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
 from workflow_automation_provider.execution.ledger import ENTERED
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
 
-from ..starts import trigger
-from .tasks import before, claims, later, waits
+from ..starts import before, claims, later, requests, trigger, waits
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "run_errors.txt"
 """Renewed by ``GOLDEN=1`` in the environment of these tests: read the difference before it is committed."""
@@ -38,6 +43,7 @@ class Tries:
     def __init__(self, request):
         self.fixture = request.getfixturevalue
         self.store, self.service = self.fixture("store"), self.fixture("service")
+        self.sent = lambda: requests(self.service)
         self.number = 0
 
     def next(self, **options):
@@ -54,15 +60,20 @@ class Tries:
             operator.execute(self.next())
         operator.execute(self.next(**options))
 
-    def starts(self, *names, inputs=None):
+    def starts(self, *names, **options):
         now = self.next(task_id="customers")
         for name in names:
-            trigger_flow_once(name, inputs=inputs or {}, context=now)
+            trigger_flow_once(name, context=now, **{"send_retry_timeout": 0, **options})
 
-
-def other_inputs(tries):
-    for number in (1, 2):
-        tries.starts("ada", inputs={"number": number})
+    def starts_in_turn(self, *faults, then=None, **options):
+        """Start a run by a name in each of several tries, with a fault; the last one has other options."""
+        for number, fault in enumerate(faults, start=1):
+            if fault:
+                self.service.faults.add(fault)
+            if number < len(faults):
+                with contextlib.suppress(WorkflowAutomationError):
+                    self.starts("ada", **options)
+        self.starts("ada", **{**options, **(then or {})})
 
 
 def executed_twice(tries):
@@ -101,12 +112,12 @@ def other_items(tries):
 
 def no_base_url(tries):
     tries.fixture("monkeypatch").setenv("AIRFLOW__API__BASE_URL", "")
-    tries.fails(waits(task_id="trigger"))
+    tries.fails(waits())
 
 
 def state_that_is_cleared(tries):
     tries.fixture("monkeypatch").setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "True")
-    tries.fails(waits(task_id="trigger"))
+    tries.fails(waits())
 
 
 def in_world(operator, *steps, fault=None):
@@ -114,6 +125,7 @@ def in_world(operator, *steps, fault=None):
 
     def case(tries):
         task = tries.fixture("world")(operator)
+        tries.sent = lambda: len(task.requests)
         task.faults.add(fault) if fault else None
         task.try_()
         for step in steps:
@@ -155,7 +167,19 @@ def broken_connection(tries):
 CASES: dict[str, Callable[[Tries], object]] = {
     "an earlier try is in doubt": lambda tries: tries.fails_again(trigger(), "drop_after"),
     "an earlier try started a run without a known id": lambda tries: tries.fails_again(trigger(), "garbage"),
-    "a name with other inputs": other_inputs,
+    "a name with other inputs": lambda tries: tries.starts_in_turn(None, None, then={"inputs": {"a": 1}}),
+    "a name with another flow after a run without a known id": lambda tries: tries.starts_in_turn(
+        "garbage", None, then={"flow_id": "demo-flow"}
+    ),
+    "a name with a wrong argument after a doubt": lambda tries: tries.starts_in_turn(
+        "drop_after", None, then={"on_unknown_start": "start_again", "send_retry_timeout": -1}
+    ),
+    "a name that was rejected after a doubt": lambda tries: tries.starts_in_turn(
+        "drop_after", "reject", on_unknown_start="start_again"
+    ),
+    "a name that was rejected, and a doubt before it": lambda tries: tries.starts_in_turn(
+        "drop_after", "reject", None, on_unknown_start="start_again", then={"on_unknown_start": "fail"}
+    ),
     "a name that was used": lambda tries: tries.starts("ada", "ada"),
     "a name of two lines": lambda tries: tries.starts("a\nb"),
     "an operator that was executed": executed_twice,
@@ -171,11 +195,11 @@ CASES: dict[str, Callable[[Tries], object]] = {
     "files for a run without an id": files_for_no_run_id,
     "a batch that changed": other_items,
     "an output_path that is a folder": lambda tries: tries.fails(batch([], output_path="/")),
-    "a wait without a store": lambda tries: waits(task_id="trigger").execute(tries.fixture("context")()),
+    "a wait without a store": lambda tries: waits().execute(tries.fixture("context")()),
     "a wait with another store": state_that_is_cleared,
     "a callback URL without a base": no_base_url,
     "inputs with the name of the callback URL": lambda tries: tries.fails(
-        waits(task_id="trigger", inputs={"callback_url": "mine"})
+        waits(inputs={"callback_url": "mine"})
     ),
     "the flow says failed": in_world(
         waits(), lambda task: task.flow.says("failed", message="No rows"), tries_again
@@ -193,9 +217,7 @@ CASES: dict[str, Callable[[Tries], object]] = {
         lambda task: (task.flow.says("started", run_id=True), task.mark("failed")),
         enters_another,
     ),
-    "an entered run that cannot be waited for": in_world(
-        trigger(task_id="flow", retries=2), waits_only_now, enters_another
-    ),
+    "an entered run that cannot be waited for": in_world(trigger(), waits_only_now, enters_another),
     "a connection that broke while the task waited": broken_connection,
 }
 
@@ -213,9 +235,12 @@ def renew(name, text):
 
 @pytest.mark.parametrize("name", CASES)
 def test_words(request, name):
+    tries = Tries(request)
     with pytest.raises(Exception) as caught:  # noqa: PT011 - its class is in the file
-        CASES[name](Tries(request))
-    text = f"{type(caught.value).__name__}\n{caught.value}"
+        CASES[name](tries)
+    accepted = getattr(caught.value, "accepted", Accepted.NO).name
+    about = f"{type(caught.value).__name__}, accepted: {accepted}, requests: {tries.sent()}"
+    text = f"{about}\n{caught.value}"
     text = re.sub(r"http://127\.0\.0\.1:\d+", "http://service", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", "TIME", text)
     if os.environ.get("GOLDEN"):
