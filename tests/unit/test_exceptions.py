@@ -1,4 +1,4 @@
-"""The text of an error, line by line, and what a callback reads from it."""
+"""The text of an error, line by line, what a callback reads from it, and what it keeps where it fails a task."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pickle
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.errors import task_error
 
 KINDS = [getattr(exceptions, name) for name in exceptions.__all__ if name.endswith("Error")]
 of_every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -44,7 +46,8 @@ FACTS: dict[str, Any] = {
 
 
 def full(kind):
-    return kind("It was rejected.", **FACTS)
+    result = {"result": {"rows": 3}} if kind in (RunFailedError, RunTimeoutError) else {}
+    return kind("It was rejected.", **FACTS, **result)
 
 
 @of_every_kind
@@ -77,24 +80,41 @@ def test_every_error_has_what_a_callback_reads(kind):
     assert vars(full(kind)).items() >= FACTS.items()
 
 
-@of_every_kind
-def test_with_facts_makes_another_error(kind):
-    error = full(kind)
-    cause = error.__cause__ = KeyError("why")
-    error.add_note("of a user")
-    before = dict(vars(error))
-    told = error.with_facts(flow_id="other", next_step="Wait.")
-    assert vars(error) == before
-    assert type(told) is kind
-    assert (told.flow_id, told.next_step, told.status, told.__cause__) == ("other", "Wait.", 400, cause)
+def final(error):
+    """Return the error to fail a task with; only a few are left to a retry."""
+    context: Any = {"task_state_store": object()}
+    return task_error(error, context, what_to_do="Wait.")
 
 
 @of_every_kind
+@pytest.mark.parametrize("make", [final, lambda e: e.with_facts(next_step="Compare the inputs.\nWait.")])
+def test_an_error_that_is_made_of_another_keeps_its_facts_and_its_cause(kind, make):
+    with pytest.raises(kind) as caught:
+        raise full(kind) from KeyError("why")
+    before = dict(vars(caught.value))
+    told = make(caught.value)
+    assert vars(caught.value) == before
+    assert isinstance(told, kind)
+    assert type(told).__name__ == kind.__name__
+    assert vars(told) == {**before, "next_step": "Compare the inputs.\nWait."}
+    assert (told.args, told.__cause__) == (caught.value.args, caught.value.__cause__)
+    assert make is not final or told.__traceback__ is None
+
+
+def test_an_error_that_fails_a_task_without_a_retry_already_is_kept():
+    """As one of a start inside a task, where it ends an operator as well."""
+    first = final(full(RejectedError))
+    assert isinstance(first, AirflowFailException)
+    assert final(first) is first
+
+
+@of_every_kind
+@pytest.mark.parametrize("make", [full, lambda kind: final(full(kind))])
 @pytest.mark.parametrize("copied", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
-def test_errors_can_be_copied_and_pickled(kind, copied):
-    error = full(kind)
+def test_errors_can_be_copied_and_pickled(kind, make, copied):
+    error = make(kind)
     again = copied(error)
-    assert type(again) is kind
+    assert type(again) is type(error)
     assert (str(again), vars(again)) == (str(error), vars(error))
 
 

@@ -72,7 +72,7 @@ def situations() -> Iterator[tuple[str, WorkflowAutomationError]]:
         UnidentifiedError("try 1 (TIME) started run 7, https://there/7.", run_id="7"),
         OutcomeUnknownError("try 1 (TIME) triggered the flow."),
     ):
-        for error in (InvalidRequestError("inputs is None."), BusyError("It is busy.")):
+        for error in (InvalidRequestError("inputs is None."), BusyError("It is busy."), unknown):
             yield "after an earlier try", task_error(error, WITH_STORE, earlier=earlier)
     missing = FileUnavailableError("a.csv does not exist.")
     for error in (missing, InvalidRequestError("No."), OutcomeUnknownError("No.", code=Code.UPLOAD_UNKNOWN)):
