@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+import golden
 from workflow_automation_provider.client.files import upload_bodies
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.decorators.flows import trigger_flow_task
@@ -27,9 +27,6 @@ from workflow_automation_provider.notifications.flows import FlowNotifier
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
-
-GOLDEN = Path(__file__).parent / "golden" / "argument_errors.txt"
-"""Renewed by ``python -m tests.unit.test_argument_errors``: read the difference before it is committed."""
 
 SECRET = "the-customers-secret"
 
@@ -264,24 +261,18 @@ def attempts(folder: Path) -> Iterator[Callable[[], object]]:
         yield from (partial(check, value) for value in unfit)
 
 
-def rendered(folder: Path) -> str:
-    """Return all that is said."""
-    texts = []
-    for attempt in attempts(folder):
+def rendered(folder: Path) -> Iterator[str]:
+    """Yield all that is said."""
+    for number, attempt in enumerate(attempts(folder)):
         try:
             attempt()
         except Exception as error:
-            texts.append(f"{type(error).__name__}: {error}")
+            yield f"{type(error).__name__}: {error}".replace(str(folder), "/data")
         else:
-            raise AssertionError(f"No error after {texts[-1]}")
-    return "\n\n".join(dict.fromkeys(texts)).replace(str(folder), "/data") + "\n"
+            raise AssertionError(f"No error of attempt {number}")
 
 
 def test_words(tmp_path):
-    assert (text := rendered(tmp_path)) == GOLDEN.read_text(encoding="utf-8")
-    assert SECRET not in text
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        GOLDEN.write_text(rendered(Path(folder)), encoding="utf-8")
+    texts = dict.fromkeys(rendered(tmp_path))
+    golden.check("argument_errors.txt", texts)
+    assert SECRET not in "".join(texts)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+import golden
 from workflow_automation_provider import exceptions
 from workflow_automation_provider.exceptions import (
     Accepted,
@@ -28,9 +29,6 @@ from workflow_automation_provider.execution.batch_source import Item
 from workflow_automation_provider.execution.errors import task_error
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.testing.context import StateStore, make_context
-
-GOLDEN = Path(__file__).parent / "golden" / "task_errors.txt"
-"""Renewed by ``python -m tests.unit.test_task_errors``: read the difference before it is committed."""
 
 PAGE = Path(__file__).parents[2] / "docs" / "if-it-fails.md"
 
@@ -122,20 +120,18 @@ def batch(total: int, *statuses: str) -> BatchRecord:
     return second
 
 
-def rendered() -> str:
-    """Return all that is said of tasks that failed."""
-    texts = []
+def rendered() -> Iterator[str]:
+    """Yield what is said of each task that failed."""
     for situation, error in situations():
         names = [kind.__name__ for kind in type(error).__mro__]
         kind = next(name for name in names if name.endswith("Error"))
         retry = "no retry" if "AirflowFailException" in names else "retry"
         about = ", ".join(filter(None, (kind, f"accepted: {error.accepted.value}", retry, situation)))
-        texts.append(f"{about}\n{error}")
-    return "\n\n".join(texts) + "\n"
+        yield f"{about}\n{error}"
 
 
 def test_words():
-    assert rendered() == GOLDEN.read_text(encoding="utf-8")
+    golden.check("task_errors.txt", rendered())
 
 
 def test_each_code_has_a_meaning_and_is_explained_once():
@@ -155,7 +151,3 @@ def test_the_page_says_of_each_code_whether_a_run_exists():
 
 def test_an_ended_task_is_not_told_of_a_run():
     assert "may" not in NotSentError("It was ended.").consequence
-
-
-if __name__ == "__main__":
-    GOLDEN.write_text(rendered(), encoding="utf-8")
