@@ -1,12 +1,14 @@
 """
 What a task ends with because of its earlier tries, its run or a person: each once, in golden/run_errors.txt.
 
-With the class of the error, whether the service accepted a request, and how many were sent.
+With the class of the error, whether a run was started and Airflow may retry the task, how many requests were sent, and
+how many entries there are.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
 from workflow_automation_provider.execution.ledger import ENTERED
@@ -43,7 +46,7 @@ class Tries:
     def __init__(self, request):
         self.fixture = request.getfixturevalue
         self.store, self.service = self.fixture("store"), self.fixture("service")
-        self.sent = lambda: requests(self.service)
+        self.left = lambda: (requests(self.service), len(self.store.entries))
         self.number = 0
 
     def next(self, **options):
@@ -100,6 +103,12 @@ def without_a_value(tries):
     tries.fails(operator)
 
 
+def inputs_of_a_list(tries):
+    operator = waits()
+    operator.inputs = ["a"]
+    tries.fails(operator)
+
+
 def files_for_no_run_id(tries):
     tries.service.faults.add("response", body={})
     tries.fails(trigger(files=FILES))
@@ -110,14 +119,21 @@ def other_items(tries):
         tries.fails(batch([{"number": number}]))
 
 
-def no_base_url(tries):
-    tries.fixture("monkeypatch").setenv("AIRFLOW__API__BASE_URL", "")
-    tries.fails(waits())
+def with_settings(operator, **settings):
+    """Return a case: a task where these environment variables are set."""
+
+    def case(tries):
+        for name, value in settings.items():
+            tries.fixture("monkeypatch").setenv(name, value)
+        tries.fails(operator)
+
+    return case
 
 
-def state_that_is_cleared(tries):
-    tries.fixture("monkeypatch").setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "True")
-    tries.fails(waits())
+def connection(**extra):
+    """Return the variable of a connection to a service that is elsewhere."""
+    fields = {"conn_type": "workflow_automation", "host": "https://service.example/api", "extra": extra}
+    return {"AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT": json.dumps(fields)}
 
 
 def in_world(operator, *steps, fault=None):
@@ -125,7 +141,7 @@ def in_world(operator, *steps, fault=None):
 
     def case(tries):
         task = tries.fixture("world")(operator)
-        tries.sent = lambda: len(task.requests)
+        tries.left = lambda: (len(task.requests), len(task.rows.entries))
         task.faults.add(fault) if fault else None
         task.try_()
         for step in steps:
@@ -154,12 +170,10 @@ def waits_only_now(task):
 
 
 def broken_connection(tries):
-    broken = '{"conn_type": "workflow_automation", "extra": {"typo": 1}}'
-    name = "AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT"
-
     def breaks(task):
         task.flow.says("success", result=3)
-        tries.fixture("monkeypatch").setenv(name, broken)
+        for name, value in connection(typo=1).items():
+            tries.fixture("monkeypatch").setenv(name, value)
 
     in_world(waits(), breaks, tries_again)(tries)
 
@@ -196,8 +210,22 @@ CASES: dict[str, Callable[[Tries], object]] = {
     "a batch that changed": other_items,
     "an output_path that is a folder": lambda tries: tries.fails(batch([], output_path="/")),
     "a wait without a store": lambda tries: waits().execute(tries.fixture("context")()),
-    "a wait with another store": state_that_is_cleared,
-    "a callback URL without a base": no_base_url,
+    "a wait with entries that are deleted": with_settings(
+        waits(), AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS="True"
+    ),
+    "a claim with another store": with_settings(claims(), AIRFLOW__STATE_STORE__BACKEND="their.Backend"),
+    "a wait with another store of workers": with_settings(
+        waits(), AIRFLOW__WORKERS__STATE_STORE_BACKEND="their.Backend"
+    ),
+    "a callback URL without a base": with_settings(waits(), AIRFLOW__API__BASE_URL=""),
+    "a callback URL that is none": with_settings(waits(), AIRFLOW__API__BASE_URL="ftp://airflow.example"),
+    "an Airflow that only this machine reaches": with_settings(
+        waits(), AIRFLOW__API__BASE_URL="http://127.0.0.1", **connection()
+    ),
+    "a callback_base_url that only this machine reaches": with_settings(
+        waits(), **connection(callback_base_url="http://127.0.0.1")
+    ),
+    "inputs that are a list": inputs_of_a_list,
     "inputs with the name of the callback URL": lambda tries: tries.fails(
         waits(inputs={"callback_url": "mine"})
     ),
@@ -239,8 +267,10 @@ def test_words(request, name):
     with pytest.raises(Exception) as caught:  # noqa: PT011 - its class is in the file
         CASES[name](tries)
     accepted = getattr(caught.value, "accepted", Accepted.NO).name
-    about = f"{type(caught.value).__name__}, accepted: {accepted}, requests: {tries.sent()}"
-    text = f"{about}\n{caught.value}"
+    retry = "no retry" if isinstance(caught.value, AirflowFailException) else "retry"
+    text = "{}, accepted: {}, {}, requests: {}, entries: {}\n{}".format(
+        type(caught.value).__name__, accepted, retry, *tries.left(), caught.value
+    )
     text = re.sub(r"http://127\.0\.0\.1:\d+", "http://service", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", "TIME", text)
     if os.environ.get("GOLDEN"):
