@@ -59,12 +59,18 @@ def state(record):
 
 @st.composite
 def histories(draw):
-    """Draw what several tries write: in each write, items to open, and results of items that are open."""
-    unopened = [*range(draw(st.integers(0, 99)))]
-    opened: list[int] = []
+    """
+    Draw what several tries write: in each write, items to open, and results of items that are open.
+
+    With whether the task was cleared before the try.
+    """
+    size = draw(st.integers(0, 99))
+    unopened, opened = [*range(size)], list[int]()
     history = []
-    for _ in range(draw(st.integers(1, 3))):
+    for _ in range(draw(st.integers(1, 4))):
         writes = []
+        if is_cleared := bool(history) and draw(st.booleans()):
+            unopened, opened = [*range(size)], []
         for _ in range(draw(st.integers(0, 6))):
             number = draw(st.integers(0, 20))
             # In any order: an item may come back that was not started.
@@ -72,24 +78,29 @@ def histories(draw):
             more, unopened = unopened[:number], unopened[number:]
             opened += more
             writes.append((more, done))
-        history.append(writes)
+        history.append((is_cleared, writes))
     return history
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=histories(), run_id=st.text(min_size=1, max_size=200))
 def test_what_was_written_is_read(context, history, run_id):
-    store = SizedStore()
+    store, max_tries = SizedStore(), 3
     expected: dict[int, object] = {}
-    for number, writes in enumerate(history, start=1):
-        record = record_of(context, store, try_number=number)
+    for number, (is_cleared, writes) in enumerate(history, start=1):
+        if is_cleared:
+            max_tries, expected = max_tries + 3, {}
+        record = record_of(context, store, try_number=number, max_tries=max_tries)
         assert state(record) == expected
         for more, done in writes:
             results = [started(index, run_id) for index in done]
             record.write(opened(*more), results)
             expected |= dict.fromkeys(more)
             expected |= {item["index"]: item for item in results}
-    assert state(record_of(context, store, try_number=9)) == expected
+    record = record_of(context, store, try_number=9, max_tries=max_tries)
+    assert state(record) == expected
+    found = map(json.loads, store._entries.values())
+    assert record.was_cleared is any(entry.get("max_tries", max_tries) != max_tries for entry in found)
     assert all(size <= LIMIT for size in store.sizes)
 
 
@@ -141,20 +152,3 @@ def test_results_that_were_not_written_are_written_again(context):
     record.write([], [started(0), started(1)])
     # What that write would have opened is not open.
     assert state(record_of(context, store, try_number=2)) == {0: started(0), 1: started(1)}
-
-
-def test_a_clear_starts_over(context):
-    store = SizedStore()
-    for number in (1, 2, 3):
-        record = record_of(context, store, try_number=number)
-        record.read()
-        record.write(opened(number), [])
-    cleared = {"try_number": 4, "max_tries": 7}
-    record = record_of(context, store, **cleared)
-    assert state(record) == {}
-    assert record.was_cleared
-    record.write(opened(7), [])
-    # What is left of the time before the Clear does not come back.
-    again = record_of(context, store, try_number=5, max_tries=7)
-    assert state(again) == {7: None}
-    assert again.was_cleared

@@ -8,7 +8,6 @@ import pytest
 
 from workflow_automation_provider.exceptions import (
     BusyError,
-    InvalidRequestError,
     NotSentError,
     RejectedError,
     UnidentifiedError,
@@ -205,32 +204,6 @@ class TestEntered:
         task.try_()
         assert (task.state, triggers(task)) == (end, 1)
         assert "rows lost" in task.last.said
-
-    @pytest.mark.parametrize(
-        ("said", "entered", "why"),
-        [
-            ("started", "77", "has the task"),
-            ("stopped", None, "told to stop"),
-            ("response", "77", "not that of the last start"),
-        ],
-    )
-    def test_that_is_refused_is_left_and_the_error_says_why(self, lost, said, entered, why):
-        operator = waits(on_unknown_start="start_again")
-        task = lost(operator, fault="delay" if said == "response" else "drop_after")
-        if said == "started":
-            assert asks(task) == 200
-        task.mark("failed")
-        if said == "stopped":
-            task.clear()
-            assert asks(task) == 404
-            task.mark("failed")
-        task.enter(entered or task.flow.runs[0].run_id)
-        task.clear()
-        again = task.until_end()
-        assert isinstance(again.error, InvalidRequestError)
-        assert why in str(again.error)
-        assert ENTERED in task.rows.entries
-        assert triggers(task) == 1
 
     @pytest.mark.parametrize("fault", ["drop_after", "reject"])
     def test_where_no_run_got_a_url_is_taken_as_it_is(self, lost, fault):

@@ -56,16 +56,6 @@ def test_what_the_flow_returns_comes_out_unchanged(parked, result):
     assert mentions(ended.log, "succeeded", r"all there\nRun 9 failed")
 
 
-def test_a_run_that_failed_fails_the_task(parked):
-    task = parked()
-    assert task.flow.says("failed", run_id=True, result={"at": 7}) == 200
-    error = task.try_().error
-    assert isinstance(error, RunFailedError)
-    assert isinstance(error, AirflowFailException)
-    assert (error.code, error.result, error.run_id) == ("run-failed", {"at": 7}, task.flow.runs[0].run_id)
-    assert (task.state, triggers(task)) == ("failed", 1)
-
-
 def test_on_run_failed_starts_another_run_while_a_retry_is_left(parked):
     task = parked(on_run_failed="start_again", retries=1)
     assert task.flow.says("failed") == 200

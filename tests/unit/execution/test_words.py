@@ -155,10 +155,23 @@ def tries_again(task):
     task.try_()
 
 
-def enters_another(task):
-    task.enter("77")
+def enters(run_id=None):
+    """Return a step: a person enters a run, by default the task's own, and clears the task."""
+
+    def step(task):
+        task.mark("failed")
+        task.enter(run_id or task.flow.runs[0].run_id)
+        task.clear()
+        task.until_end()
+
+    return step
+
+
+def stops(task):
+    """Clear the task, so that its run is told to stop."""
+    task.mark("failed")
     task.clear()
-    task.try_()
+    task.flow.says("started", run_id=True)
 
 
 def marked(task):
@@ -241,11 +254,11 @@ CASES: dict[str, Callable[[Tries], object]] = {
     "a doubt that was closed": in_world(waits(), fault="drop_after"),
     "a task that a person marked": in_world(claims(), marked, fault="drop_after"),
     "an entered run while another has the task": in_world(
-        waits(),
-        lambda task: (task.flow.says("started", run_id=True), task.mark("failed")),
-        enters_another,
+        waits(), lambda task: task.flow.says("started", run_id=True), enters("77")
     ),
-    "an entered run that cannot be waited for": in_world(trigger(), waits_only_now, enters_another),
+    "an entered run that is not that of the last start": in_world(waits(), enters("77")),
+    "an entered run that was told to stop": in_world(waits(), stops, enters()),
+    "an entered run that cannot be waited for": in_world(trigger(), waits_only_now, enters("77")),
     "a connection that broke while the task waited": broken_connection,
 }
 
