@@ -1,4 +1,4 @@
-"""The text of an error, line by line, what a callback reads from it, and what it keeps where it fails a task."""
+"""The text of an error, line by line, and what one keeps that is made of another, or copied."""
 
 from __future__ import annotations
 
@@ -12,25 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_automation_provider import exceptions
-from workflow_automation_provider.exceptions import (
-    Accepted,
-    Code,
-    OutcomeUnknownError,
-    RejectedError,
-    RunFailedError,
-    RunTimeoutError,
-    UnidentifiedError,
-    WorkflowAutomationError,
-)
+from workflow_automation_provider.exceptions import RejectedError, RunFailedError, RunTimeoutError
 from workflow_automation_provider.execution.errors import task_error
 
 KINDS = [getattr(exceptions, name) for name in exceptions.__all__ if name.endswith("Error")]
 of_every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def begin(kind):
-    code = kind("It failed.").code
-    return f"[{code}] " if code else ""
 
 
 FACTS: dict[str, Any] = {
@@ -50,36 +36,6 @@ def full(kind):
     return kind("It was rejected.", **FACTS, **result)
 
 
-@of_every_kind
-def test_text_has_a_line_for_each_part(kind):
-    assert str(full(kind)).splitlines() == [
-        f"{begin(kind)}It was rejected.",
-        "The service said: No such luck",
-        "No run.",
-        "Compare the inputs.",
-        "Connection: wa_prod",
-        "Flow: demo-flow",
-        "Run: 7",
-    ]
-
-
-def test_every_error_has_a_code():
-    codes = [kind("It failed.").code for kind in KINDS if kind is not WorkflowAutomationError]
-    assert {*codes} <= {*Code}
-    assert len(codes) == len({*codes})
-
-
-@of_every_kind
-def test_every_error_has_what_a_callback_reads(kind):
-    error = kind("It failed.")
-    assert isinstance(error, WorkflowAutomationError)
-    yes = (UnidentifiedError, RunFailedError, RunTimeoutError)
-    maybe = Accepted.MAYBE if kind is OutcomeUnknownError else Accepted.NO
-    assert error.accepted is (Accepted.YES if kind in yes else maybe)
-    assert [error.status, error.retry_after, error.conn_id, error.flow_id] == [None] * 4
-    assert vars(full(kind)).items() >= FACTS.items()
-
-
 def final(error):
     """Return the error to fail a task with; only a few are left to a retry."""
     context: Any = {"task_state_store": object()}
@@ -92,6 +48,7 @@ def test_an_error_that_is_made_of_another_keeps_its_facts_and_its_cause(kind, ma
     with pytest.raises(kind) as caught:
         raise full(kind) from KeyError("why")
     before = dict(vars(caught.value))
+    assert before.items() >= FACTS.items()
     told = make(caught.value)
     assert vars(caught.value) == before
     assert isinstance(told, kind)
@@ -121,10 +78,12 @@ def test_errors_can_be_copied_and_pickled(kind, make, copied):
 lines = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=9)
 
 
-@given(lines, lines, lines, lines, lines)
-def test_no_line_is_empty(message, quote, next_step, conn_id, flow_id):
-    error = RejectedError(message, quote=quote, next_step=next_step, conn_id=conn_id, flow_id=flow_id)
-    where = [f"{name}: {value}" for name, value in (("Connection", conn_id), ("Flow", flow_id)) if value]
+@given(lines, lines, lines, lines, lines, lines)
+def test_the_text_has_a_line_for_each_part(message, quote, next_step, conn_id, flow_id, run_id):
+    where: dict[str, Any] = {"conn_id": conn_id, "flow_id": flow_id, "run_id": run_id}
+    error = RejectedError(message, quote=quote, next_step=next_step, **where)
+    names = zip(("Connection", "Flow", "Run"), where.values(), strict=True)
     said = f"The service said: {quote}" * bool(quote)
-    parts = [f"[rejected] {message}", said, "No run was started.", next_step, *where]
+    parts = [f"[rejected] {message}", said, "No run was started.", next_step]
+    parts += [f"{name}: {value}" for name, value in names if value]
     assert str(error).split("\n") == list(filter(None, parts))

@@ -136,6 +136,7 @@ def test_words():
 
 def test_each_code_has_a_meaning_and_is_explained_once():
     assert {*Code} == {*CLASSES}
+    assert {*CLASSES.values()} == {*KINDS} - {WorkflowAutomationError}
     codes = re.findall(r"^\| \[?`([a-z]+-?[a-z]+)`", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert {code: codes.count(code) for code in Code} == dict.fromkeys(Code, 1)
 

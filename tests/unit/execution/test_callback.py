@@ -83,14 +83,10 @@ FIELDS = st.fixed_dictionaries(
 
 @settings(max_examples=100)
 @given(st.binary() | (VALUES | FIELDS).map(lambda value: json.dumps(value).encode()))
-@example(b'{"status": "success", "result": NaN}')
-@example(b'{"status": "success", "result": 1e999}')
-@example(b'{"status": "success", "result": "\\ud800"}')
 @example(b'{"status": "success", "result": {"\\u0000": 1}}')
 @example(b'{"status": "success", "result": ' + b"9" * 5000 + b"}")
 @example(b'{"status": "started", "run_id": ' + b"9" * 5000 + b"}")
 @example(b'{"status": "running", "progress": ' + b"9" * 4000 + b"}")
-@example(b"[" * 60000)
 @example(b'{"a":' * 10000)
 def test_anything_is_read_or_rejected(data):
     said, words = None, ""
