@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -118,10 +119,17 @@ def entries(task, key):
 
 
 def later(task, **passed):
-    """Let time pass for a task that is parked."""
-    then = dict(task.rows.ti.next_kwargs)
-    for name in ("since", "until"):
-        moved = datetime.fromisoformat(then["waiting"][name]) - timedelta(**passed)
-        then["waiting"][name] = moved.isoformat()
-    timeout = task.rows.ti.trigger_timeout - datetime.now(UTC)
-    task.rows.park(task.rows.ti.next_method, then, timeout)
+    """Let time pass for a task that is parked: all that it knows was earlier."""
+
+    def earlier(text):
+        def moved(time):
+            return (datetime.fromisoformat(time[0]) - timedelta(**passed)).isoformat()
+
+        return json.loads(re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", moved, text))
+
+    for key, text in task.rows.entries.items():
+        task.rows.enter(key, earlier(text))
+    ti = task.rows.ti
+    task.rows.park(
+        ti.next_method, earlier(json.dumps(ti.next_kwargs)), ti.trigger_timeout - datetime.now(UTC)
+    )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import importlib.util
 import json
 import re
 import subprocess
@@ -167,28 +165,3 @@ def test_the_comparison_has_the_durations_of_the_benchmark():
     rows = dict(re.findall(r"^\| http \| (\w+) \| [\d.]+ \| (\d+) ", benchmarks, re.MULTILINE))
     text = " ".join((ROOT / "docs/comparison.md").read_text().split())
     assert f"{rows['HttpOperator']} ms, with `TriggerFlowOperator` {rows['TriggerFlowOperator']} ms" in text
-
-
-# The reference ------------------------------------------------------------------------------------------
-
-
-def described():
-    """Module → names that a directive of a page describes; all that a module offers if the module is."""
-    found: dict[str, set[str]] = {}
-    for page in DOCS:
-        directive = rf"^\.\. auto(\w+):: {PACKAGE}\.([\w.]+)\n( +:members:)?"
-        for kind, name, with_members in re.findall(directive, page.read_text(), re.MULTILINE):
-            if kind == "module" and not with_members:
-                continue  # what its docstring says, of names that another module offers
-            if kind == "module":
-                found.setdefault(name, set()).update(importlib.import_module(f"{PACKAGE}.{name}").__all__)
-            else:
-                module, _, attribute = name.rpartition(".")
-                assert hasattr(importlib.import_module(f"{PACKAGE}.{module}"), attribute), name
-                found.setdefault(module, set()).add(attribute)
-    return found
-
-
-def test_the_reference_describes_the_public_names_and_no_others():
-    public = {module: {name for name in names if "." not in name} for module, names in public_names().items()}
-    assert described() == public

@@ -237,11 +237,11 @@ def test_the_output_of_a_batch_that_is_timed_out(batch, service, tmp_path):
     """In the last try; the next one would go on."""
     path = tmp_path / "output.jsonl"
     # 16 at a time, so that all take longer than both tries together.
-    service.faults.add("delay", seconds=0.2, times=None)
-    with interrupted(0.6):
+    service.faults.add("delay", seconds=0.4, times=None)
+    with interrupted(1):
         batch(rows(120), output_path=str(path))
     assert not path.exists()
-    with interrupted(0.6):
+    with interrupted(1):
         batch(rows(120), output_path=str(path), try_number=4)
     items = read_items(path)
     assert len(items) == 120

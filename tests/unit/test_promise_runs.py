@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from threading import Event
 
@@ -10,7 +9,7 @@ import pytest
 
 from workflow_automation_provider.exceptions import RunTimeoutError
 
-from .starts import after_sending, claims, waits
+from .starts import after_sending, claims, later, waits
 
 MOMENT = timedelta(microseconds=1)
 
@@ -125,14 +124,14 @@ def test_an_end_that_the_last_look_does_not_find_at_once_is_not_lost(world):
 
 
 def test_a_word_that_is_not_found_at_once_is_no_silence(world):
-    task = world(waits(heartbeat_timeout=timedelta(seconds=1)))
+    task = world(waits(heartbeat_timeout=timedelta(seconds=2)))
     lost: list[str] = []
 
     def at(call):
         if call.name.startswith("workflow_automation_word/") and not lost:
             lost.append(call.name)
             assert task.flow.says("started") == 200
-            Event().wait(1)  # the time.sleep() of a task takes none here
+            Event().wait(2)  # the time.sleep() of a task takes none here
             assert task.flow.says("running") == 200
             return "lost"
         return None
@@ -142,10 +141,10 @@ def test_a_word_that_is_not_found_at_once_is_no_silence(world):
 
 
 def test_a_run_that_a_person_entered_is_waited_for_anew(world):
-    task = world(waits(completion_timeout=timedelta(seconds=1)))
+    task = world(waits(completion_timeout=timedelta(hours=1)))
     task.try_()
     assert task.flow.says("started", run_id=True) == 200
-    time.sleep(1)
+    later(task, hours=2)
     assert task.until_end().state == "failed"
     task.enter(task.flow.runs[0].run_id)
     task.clear()

@@ -57,14 +57,9 @@ def test_a_file_has_the_same_items_as_a_list(tmp_path, batch, ascii_only, ends, 
         assert [json.loads(item.inputs) for item in items] == batch
         assert [item.index for item in items] == [*range(len(batch))]
     assert [item.inputs for item in items] == [line.encode() for line in lines]
-
-
-@settings(max_examples=50)
-@given(batch=BATCHES)
-def test_digests_tell_items_apart(batch):
-    digests = {item.digest: item.inputs for item in read(batch)}
-    assert len(digests) == len({item.inputs for item in read(batch)})
-    assert {item.digest for item in read(batch, "another-flow")} & {*digests} == set()
+    digests = {item.digest: item.inputs for item in items}
+    assert len(digests) == len({*lines})
+    assert digests.keys() & {item.digest for item in read(batch, "another-flow")} == set()
 
 
 def test_a_long_sequence_is_read_in_slices():

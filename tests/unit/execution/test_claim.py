@@ -106,7 +106,7 @@ class TestDoubt:
         assert task.last.error.code == "start-unknown"
 
     def test_a_wait_for_a_claim_lasts_as_long_as_asked(self, lost):
-        task = lost(claims(claim_timeout=timedelta(seconds=0.5)))
+        task = lost(claims(claim_timeout=timedelta(seconds=1)))
         assert task.last.late_by > 0
         assert "Waiting up to" in task.last.log
 

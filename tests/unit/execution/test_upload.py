@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -213,20 +215,19 @@ class TestLog:
         assert uploads.mebibytes(size) == text
 
 
+def is_gone():
+    raise PermissionError(13, "Permission denied")
+
+
 class TestRecord:
-    def test_a_file_that_changed_on_the_way_is_not_recorded(self, store, attempt):
-        looks = iter(range(9))
-        file = File("a", 1, "text/csv", "a", open=lambda: io.BytesIO(b"x"), fingerprint=lambda: next(looks))
-        with pytest.raises(FileUnavailableError, match="a changed"):
-            upload(file, file_format="base64").execute(attempt())
-        assert store.entries == {}
-
-    def test_a_file_that_can_no_longer_be_looked_at_is_not_sent(self, service, store, attempt):
-        def look():
-            raise PermissionError(13, "Permission denied")
-
+    @pytest.mark.parametrize(
+        ("look", "why"), [(partial(next, count()), "changed"), (is_gone, r"\(Permission denied\)")]
+    )
+    def test_a_file_that_is_not_as_it_was_is_neither_sent_nor_recorded(
+        self, service, store, attempt, look, why
+    ):
         file = File("a", 1, "text/csv", "<a>", open=lambda: io.BytesIO(b"x"), fingerprint=look)
-        with pytest.raises(FileUnavailableError, match=r"<a>.*\(Permission denied\)"):
+        with pytest.raises(FileUnavailableError, match=f"<a>.*{why}"):
             upload(file, file_format="base64").execute(attempt())
         assert (uploaded(service), store.entries) == ([], {})
 

@@ -167,11 +167,19 @@ def enters(run_id=None):
     return step
 
 
-def stops(task):
-    """Clear the task, so that its run is told to stop."""
+def cleared(task):
     task.mark("failed")
     task.clear()
-    task.flow.says("started", run_id=True)
+
+
+def doubts(task):
+    task.faults.add("drop_after")
+    task.try_()
+
+
+def claimed(run_id=True):
+    """Return a step: the first run claims its start."""
+    return lambda task: task.flow.says("started", 0, run_id=run_id)
 
 
 def marked(task):
@@ -253,11 +261,14 @@ CASES: dict[str, Callable[[Tries], object]] = {
     "no run claimed its start in the last try": in_world(claims(retries=0), fault="drop_after"),
     "a doubt that was closed": in_world(waits(), fault="drop_after"),
     "a task that a person marked": in_world(claims(), marked, fault="drop_after"),
-    "an entered run while another has the task": in_world(
-        waits(), lambda task: task.flow.says("started", run_id=True), enters("77")
-    ),
+    "an entered run while another has the task": in_world(waits(), claimed(), enters("77")),
+    "an entered run that was told to stop": in_world(waits(), claimed(), claimed("77"), enters("77")),
+    "an entered run of a start that was told to stop": in_world(waits(), cleared, claimed(), enters()),
     "an entered run that is not that of the last start": in_world(waits(), enters("77")),
-    "an entered run that was told to stop": in_world(waits(), stops, enters()),
+    "an entered run of an earlier start": in_world(waits(), cleared, doubts, enters()),
+    "an entered run of an earlier start in doubt": in_world(
+        waits(on_unknown_start="start_again"), doubts, enters(), fault="drop_after"
+    ),
     "an entered run that cannot be waited for": in_world(trigger(), waits_only_now, enters("77")),
     "a connection that broke while the task waited": broken_connection,
 }
