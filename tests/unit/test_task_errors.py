@@ -14,7 +14,6 @@ from workflow_automation_provider import exceptions
 from workflow_automation_provider.exceptions import (
     Accepted,
     BatchInterruptedError,
-    BusyError,
     Code,
     FileUnavailableError,
     InvalidRequestError,
@@ -60,18 +59,11 @@ def situations() -> Iterator[tuple[str, WorkflowAutomationError]]:
         run_id = "7" if code in (Code.RUN_FAILED, Code.RUN_OVERDUE, Code.RUN_SILENT) else None
         error = CLASSES[code]("It happened.", code=code, next_step="A hint.", run_id=run_id)
         yield "", task_error(error, WITH_STORE)
-    unknown, unidentified = OutcomeUnknownError("It happened."), UnidentifiedError("It happened.")
-    for error in (unknown, unidentified):
-        yield "by a name", task_error(error, WITH_STORE, name="ada")
+    unknown = OutcomeUnknownError("It happened.")
+    for error in (unknown, UnidentifiedError("It happened.")):
         yield "without a store", task_error(error, WITHOUT_STORE)
     retried = (OutcomeUnknownError,)
     yield "start_again", task_error(unknown, WITH_STORE, retried=retried, starts_again=True)
-    for earlier in (
-        UnidentifiedError("try 1 (TIME) started run 7, https://there/7.", run_id="7"),
-        OutcomeUnknownError("try 1 (TIME) triggered the flow."),
-    ):
-        for error in (InvalidRequestError("inputs is None."), BusyError("It is busy."), unknown):
-            yield "after an earlier try", task_error(error, WITH_STORE, earlier=earlier)
     missing = FileUnavailableError("a.csv does not exist.")
     for error in (missing, InvalidRequestError("No."), OutcomeUnknownError("No.", code=Code.UPLOAD_UNKNOWN)):
         yield "with its run", task_error(error, WITH_STORE, run_id="7")
