@@ -64,20 +64,6 @@ def test_snippets_are_those_of_the_examples(page):
     assert snippets.renewed(text) == text, "make docs renews them"
 
 
-def test_a_snippet_and_a_table_are_made_again():
-    part = (
-        "<!-- cut: example_dags/workflow_automation_wait.py howto_operator_trigger_flow_wait -->\n```python\n"
-    )
-    fields = "<!-- fields: workflow_automation_provider.testing.journal Work -->\n"
-    new = snippets.renewed(f"{part}old()\n```\n{fields}\nAfter it\n")
-    assert new.startswith(f"{part}trigger = TriggerFlowOperator(\n    task_id=")
-    assert f"{fields}\n| Class | Meaning | Fields |\n| --- | --- | --- |\n| `Work` | A run that " in new
-    assert new.endswith(" |\n\nAfter it\n")
-    assert snippets.renewed(new.replace("`Work`", "`Other`")) == new
-    with pytest.raises(ValueError, match="has 0 parts"):
-        snippets.cut("example_dags/workflow_automation_trigger.py", "nowhere")
-
-
 def test_each_example_is_shown_on_a_page():
     text = "".join(page.read_text() for page in PAGES)
     assert [example.name for example in EXAMPLES if f"example_dags/{example.name}" not in text] == []

@@ -140,7 +140,3 @@ def test_the_page_says_of_each_code_whether_a_run_exists():
     assert said == {
         code: words[kind.accepted] for code, kind in CLASSES.items() if code != Code.BATCH_INTERRUPTED
     } | {Code.START_REVOKED: "none", Code.UPLOAD_UNKNOWN: "yes"}
-
-
-def test_an_ended_task_is_not_told_of_a_run():
-    assert "may" not in NotSentError("It was ended.").consequence

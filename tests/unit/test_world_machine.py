@@ -11,12 +11,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowRuntimeError
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from said import MAYBE_STARTED, WAS_STARTED
 from workflow_automation_provider.exceptions import Code, WorkflowAutomationError
@@ -79,10 +74,7 @@ OTHERS = st.one_of(WORDS, WORDS, WORDS, LATE, PERSON)
 FAULTY = st.sampled_from(["kill", "kill", "kill after", "kill after", "lost", "fail after", "slow", "slow"])
 INNER = st.lists(st.tuples(AT, FAULTY | OTHERS), max_size=1)
 # Airflow takes the process for dead, and others do something before it goes on.
-ORPHANED = st.tuples(
-    st.just("lose"),
-    st.lists(st.tuples(st.just("try"), FAULT, INNER) | OTHERS, max_size=3),
-)
+ORPHANED = st.tuples(st.just("lose"), st.lists(st.tuples(st.just("try"), FAULT, INNER) | OTHERS, max_size=3))
 CLAIM = st.just(("says", 0, "started"))
 SCRIPT = st.lists(
     st.one_of(

@@ -6,12 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from workflow_automation_provider.exceptions import (
-    BusyError,
-    NotSentError,
-    RejectedError,
-    UnidentifiedError,
-)
+from workflow_automation_provider.exceptions import BusyError, NotSentError, RejectedError, UnidentifiedError
 from workflow_automation_provider.execution.ledger import ENTERED
 
 from ..starts import after_sending, before, claims, entries, trigger, triggers, waits
