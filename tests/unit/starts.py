@@ -81,6 +81,14 @@ def interrupted(seconds: float) -> Iterator[None]:
 # Of a task whose tries a world executes.
 
 
+def struck(world, operator, fault="drop_after", at=None, **extra):
+    """Make a task whose first try was struck by a fault: by default, one that leaves it in doubt."""
+    task = world(operator, **extra)
+    task.faults.add(fault)
+    task.try_(at)
+    return task
+
+
 def before(kind, name, what, *, nth=0):
     """Do something before the nth call of a kind whose name begins so."""
     seen = iter(range(99))

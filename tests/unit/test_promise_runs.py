@@ -9,15 +9,13 @@ import pytest
 
 from workflow_automation_provider.exceptions import RunTimeoutError
 
-from .starts import after_sending, claims, later, waits
+from .starts import after_sending, claims, later, struck, waits
 
 MOMENT = timedelta(microseconds=1)
 
 
 def test_a_run_that_was_told_to_stop_does_not_end_the_one_that_works(world):
-    task = world(waits(on_run_failed="start_again"))
-    task.faults.add("twice")
-    task.try_()
+    task = struck(world, waits(on_run_failed="start_again"), "twice")
     works, told_to_stop = task.flow.runs
     assert task.flow.says("started", works, run_id=True) == 200
     assert task.flow.says("started", told_to_stop, run_id=True) == 409
@@ -45,9 +43,7 @@ def test_the_run_id_of_an_end_is_kept(world, ended):
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_only_a_post_is_heard(world, method):
-    task = world(claims())
-    task.faults.add("drop_after", times=None)
-    task.try_()
+    task = struck(world, claims())
     (run,) = task.flow.runs
     entries = task.rows.entries
     assert task.ask(run.url, method) == 405
@@ -55,9 +51,8 @@ def test_only_a_post_is_heard(world, method):
 
 
 def test_a_slow_store_fails_no_task_that_was_asked_to_wait(world):
-    task = world(claims(retries=0, send_retry_timeout=60))
-    task.faults.add("busy")
-    task.try_(lambda call: "slow" if call.kind in ("set", "delete") else None)
+    operator = claims(retries=0, send_retry_timeout=60)
+    task = struck(world, operator, "busy", lambda call: "slow" if call.kind in ("set", "delete") else None)
     assert task.state == "success"
     assert len(task.flow.runs) == 1
 
@@ -155,9 +150,7 @@ def test_a_run_that_a_person_entered_is_waited_for_anew(world):
 
 
 def test_a_setting_that_came_after_a_start_hides_it_not(world, monkeypatch):
-    task = world(claims())
-    task.faults.add("drop_after")
-    task.try_()
+    task = struck(world, claims())
     monkeypatch.setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "True")
     assert "try 1 " in str(task.until_end().error)
     assert len(task.flow.runs) == 1

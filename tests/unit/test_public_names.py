@@ -61,6 +61,8 @@ def described(value):
         return "a type"
     if isinstance(value, enum.Enum):
         return str(value)
+    if inspect.isclass(value) and issubclass(value, Exception) and value.__init__ is Exception.__init__:
+        return ""
     if isinstance(value, property | functools.cached_property):
         return "property"
     if isinstance(value, classmethod | staticmethod):

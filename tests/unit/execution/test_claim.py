@@ -9,26 +9,13 @@ import pytest
 from workflow_automation_provider.exceptions import BusyError, NotSentError, RejectedError, UnidentifiedError
 from workflow_automation_provider.execution.ledger import ENTERED
 
-from ..starts import after_sending, before, claims, entries, trigger, triggers, waits
+from ..starts import after_sending, before, claims, entries, struck, trigger, triggers, waits
 
 STOPPED = "claims its start from now on is told to stop"
 
 
 def asks(task, run=-1, **said):
     return task.flow.says("started", run, **{"run_id": True, **said})
-
-
-@pytest.fixture
-def lost(world):
-    """Make a task whose first try ended in doubt."""
-
-    def make(operator=None, fault="drop_after", at=None, **extra):
-        task = world(operator or claims(), **extra)
-        task.faults.add(fault)
-        task.try_(at)
-        return task
-
-    return make
 
 
 class TestDoubt:
@@ -52,8 +39,8 @@ class TestDoubt:
         assert triggers(task) == 1
 
     @pytest.mark.parametrize("files", [None, [{"name": "a"}]])
-    def test_one_that_does_not_say_its_id(self, lost, files):
-        task = lost(claims(files=files))
+    def test_one_that_does_not_say_its_id(self, world, files):
+        task = struck(world, claims(files=files))
         assert asks(task, run_id=None, run_link="http://there/7") == 200
         again = task.try_()
         assert "run_id is unknown" in again.log
@@ -64,8 +51,8 @@ class TestDoubt:
         assert task.requests == ["/api/trigger"]
 
     @pytest.mark.parametrize("when", ["frozen", "start/1/0"])
-    def test_a_claim_before_it_is_closed_counts(self, lost, when):
-        task = lost()
+    def test_a_claim_before_it_is_closed_counts(self, world, when):
+        task = struck(world, claims())
         told = []
         task.try_(before("set", f"workflow_automation_{when}", lambda: told.append(asks(task))))
         # Once it is frozen, the run is to ask again.
@@ -87,21 +74,21 @@ class TestDoubt:
         ],
     )
     def test_no_run_can_go_on_unless_airflow_retries_the_task(
-        self, lost, policy, retries, at, code, is_closed
+        self, world, policy, retries, at, code, is_closed
     ):
-        task = lost(waits(retries=retries, on_unknown_start=policy), at=at)
+        task = struck(world, waits(retries=retries, on_unknown_start=policy), at=at)
         error = task.last.error or task.try_().error
         assert (error.code, STOPPED in str(error)) == (code, is_closed)
         assert (asks(task), triggers(task)) == (404 if is_closed else 200, 1)
 
     @pytest.mark.parametrize("what", ["lost", "fail after"])
-    def test_a_close_that_fails_leaves_the_doubt(self, lost, what):
-        task = lost(claims(retries=0), at=lambda call: what if "_frozen/" in call.name else None)
+    def test_a_close_that_fails_leaves_the_doubt(self, world, what):
+        task = struck(world, claims(retries=0), at=lambda call: what if "_frozen/" in call.name else None)
         assert "could not be settled" in task.last.log
         assert task.last.error.code == "start-unknown"
 
-    def test_a_wait_for_a_claim_lasts_as_long_as_asked(self, lost):
-        task = lost(claims(claim_timeout=timedelta(seconds=1)))
+    def test_a_wait_for_a_claim_lasts_as_long_as_asked(self, world):
+        task = struck(world, claims(claim_timeout=timedelta(seconds=1)))
         assert task.last.late_by > 0
         assert "Waiting up to" in task.last.log
 
@@ -117,8 +104,8 @@ class TestNothing:
             ("reject", {"proxy": "http://127.0.0.1:1"}, NotSentError),
         ],
     )
-    def test_is_no_doubt(self, lost, fault, extra, error):
-        task = lost(fault=fault, **extra)
+    def test_is_no_doubt(self, world, fault, extra, error):
+        task = struck(world, claims(), fault=fault, **extra)
         assert isinstance(task.last.error, error)
         (outcome,) = entries(task, "workflow_automation_outcome/").values()
         assert outcome["kind"] == "nothing"
@@ -134,8 +121,8 @@ class TestNothing:
         assert "The run has begun anyway" in task.last.log
         assert asks(task) == 200
 
-    def test_is_sent_once_a_person_has_marked_the_task(self, lost):
-        task = lost()
+    def test_is_sent_once_a_person_has_marked_the_task(self, world):
+        task = struck(world, claims())
         again = task.try_(before("get", "workflow_automation_frozen/", lambda: task.mark("success")))
         assert isinstance(again.error, NotSentError)
         assert triggers(task) == 1
@@ -165,8 +152,8 @@ class TestClear:
         assert task.until_end().result["run_id"] in (run, task.flow.runs[-1].run_id)
         assert sum(asks(task, n) == 200 for n in range(len(task.flow.runs))) == 1
 
-    def test_of_a_doubt_twice_stops_both(self, lost):
-        task = lost()
+    def test_of_a_doubt_twice_stops_both(self, world):
+        task = struck(world, claims())
         for _ in range(2):
             task.mark("failed")
             task.clear()
@@ -179,8 +166,8 @@ class TestEntered:
     """A run that a person entered for a task that failed."""
 
     @pytest.mark.parametrize("fault", ["drop_after", "garbage"])
-    def test_of_a_start_in_doubt_is_waited_for(self, lost, fault):
-        task = lost(waits(), fault)
+    def test_of_a_start_in_doubt_is_waited_for(self, world, fault):
+        task = struck(world, waits(), fault)
         run = task.flow.runs[0].run_id
         task.enter(run)
         task.clear()
@@ -191,8 +178,8 @@ class TestEntered:
         assert triggers(task) == 1
 
     @pytest.mark.parametrize("end", ["success", "failed"])
-    def test_that_has_ended_ends_the_task(self, lost, end):
-        task = lost(waits())
+    def test_that_has_ended_ends_the_task(self, world, end):
+        task = struck(world, waits())
         assert task.flow.says(end, run_id=True, result=3, message="rows lost") == 200
         task.enter(task.flow.runs[0].run_id)
         task.clear()
@@ -201,16 +188,16 @@ class TestEntered:
         assert "rows lost" in task.last.said
 
     @pytest.mark.parametrize("fault", ["drop_after", "reject"])
-    def test_where_no_run_got_a_url_is_taken_as_it_is(self, lost, fault):
-        task = lost(trigger(retries=0), fault)
+    def test_where_no_run_got_a_url_is_taken_as_it_is(self, world, fault):
+        task = struck(world, trigger(retries=0), fault)
         task.enter("77")
         task.clear()
         assert task.try_().result == {"run_id": "77", "flow_id": "demo-flow"}
         assert (task.state, triggers(task)) == ("success", 1)
 
-    def test_that_is_left_does_not_matter_to_a_retry(self, lost):
+    def test_that_is_left_does_not_matter_to_a_retry(self, world):
         """The task died before it deleted the entry."""
-        task = lost(waits())
+        task = struck(world, waits())
         task.enter(task.flow.runs[0].run_id)
         task.clear()
         task.try_(lambda call: "kill" if call.kind == "delete" else None)

@@ -7,7 +7,7 @@ import pytest
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.ledger import ENTERED, START
 
-from ..starts import claims, entries, trigger, triggers, waits
+from ..starts import claims, entries, struck, trigger, triggers, waits
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
 LIMITS = {"retry": 8, "close and send": 17, "wait": 14}
@@ -33,9 +33,7 @@ def test_a_start_reads_and_writes_little_and_a_busy_service_costs_nothing(world,
 
 @pytest.mark.parametrize("is_claimed", [True, False])
 def test_a_retry_returns_a_claimed_run_or_closes_and_sends(world, is_claimed):
-    task = world(claims())
-    task.faults.add("drop_after")
-    task.try_()
+    task = struck(world, claims())
     if is_claimed:
         assert task.flow.says("started", run_id=True) == 200
     again = task.try_()
