@@ -120,7 +120,7 @@ RENDERED: list[tuple[Callable[..., Any], str, tuple[object, ...]]] = [
     *((make, "workflow_automation_conn_id", (None, "", " ", "None", 5)) for make in OPERATORS),
     (trigger, "inputs", ({"a": {1}},)),
     (upload, "run_id", (*NOTHING, 7.5, {}, *({"run_id": value} for value in NOTHING))),
-    (batch, "batch", ([{"a": 1}, {"a": {1}}],)),
+    (batch, "batch", ([{"a": 1}, {"a": {1}}], "/tmp/a\0b")),
     (batch, "output_path", ("", 7, "/nowhere/a", "/tmp", "/etc/hosts/x", "nowhere://a/b", os.devnull)),
     (Once, "name", ("", None, "\udc80")),
     (Once, "on_unknown_start", ("retry",)),
@@ -198,7 +198,7 @@ def connections() -> Iterator[dict[str, Any]]:
 
 def callbacks() -> Iterator[bytes]:
     yield from (b"", b"null", b"[]", b"[" * 60_000, b"{}", b'{"status": 1, "status": 2}', b'{"status": NaN}')
-    yield b'{"status": "success", "a": 1e999}'
+    yield from (b'{"status": "success", "a": 1}', b'{"status": "success", "result": 1e999}')
     yield from (
         b'{"status": "started", "run_id": 1.0}',
         b'{"status": "started", "run_id": %s}' % (b"7" * 251),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -54,7 +55,7 @@ def histories(draw):
     """
     size = draw(st.integers(0, 99))
     unopened, opened = [*range(size)], list[int]()
-    history = []
+    history: list[Any] = []
     for _ in range(draw(st.integers(1, 4))):
         writes = []
         if is_cleared := bool(history) and draw(st.booleans()):

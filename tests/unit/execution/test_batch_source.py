@@ -107,11 +107,6 @@ def test_a_line_is_bounded_before_it_is_parsed(tmp_path):
         tracemalloc.stop()
 
 
-def test_a_path_that_the_system_cannot_have(tmp_path):
-    with pytest.raises(InvalidRequestError, match="embedded null"):
-        read(f"{tmp_path}/a\0b")
-
-
 # The output
 
 WHOLE: list[BatchItem] = [{"index": n, "status": "started", "run_id": f"{n}"} for n in range(3)]

@@ -9,7 +9,7 @@ import pytest
 from workflow_automation_provider.exceptions import BusyError, NotSentError, RejectedError, UnidentifiedError
 from workflow_automation_provider.execution.ledger import ENTERED
 
-from ..starts import after_sending, before, claims, entries, struck, trigger, triggers, waits
+from ..starts import after_sending, before, claims, entries, struck, triggers, waits
 
 STOPPED = "claims its start from now on is told to stop"
 
@@ -121,12 +121,6 @@ class TestNothing:
         assert "The run has begun anyway" in task.last.log
         assert asks(task) == 200
 
-    def test_is_sent_once_a_person_has_marked_the_task(self, world):
-        task = struck(world, claims())
-        again = task.try_(before("get", "workflow_automation_frozen/", lambda: task.mark("success")))
-        assert isinstance(again.error, NotSentError)
-        assert triggers(task) == 1
-
 
 class TestClear:
     @pytest.mark.parametrize(
@@ -186,14 +180,6 @@ class TestEntered:
         task.try_()
         assert (task.state, triggers(task)) == (end, 1)
         assert "rows lost" in task.last.said
-
-    @pytest.mark.parametrize("fault", ["drop_after", "reject"])
-    def test_where_no_run_got_a_url_is_taken_as_it_is(self, world, fault):
-        task = struck(world, trigger(retries=0), fault)
-        task.enter("77")
-        task.clear()
-        assert task.try_().result == {"run_id": "77", "flow_id": "demo-flow"}
-        assert (task.state, triggers(task)) == ("success", 1)
 
     def test_that_is_left_does_not_matter_to_a_retry(self, world):
         """The task died before it deleted the entry."""

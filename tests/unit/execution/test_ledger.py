@@ -23,6 +23,7 @@ from workflow_automation_provider.execution.ledger import (
     decide,
     entry_of,
     run_result,
+    why_not,
 )
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -130,6 +131,11 @@ def test_decide_takes_the_first_row_that_fits():
         assert decide(facts, asked, entered) is decision, (row, facts, asked, entered)
         fitted.add(row)
     assert fitted == {row for row, *_ in ROWS}
+
+
+@pytest.mark.parametrize("last", [None, Facts(start=start(), outcome=Outcome(kind="run", at=AT, run=RUN))])
+def test_a_person_may_enter_any_run_where_no_start_gave_out_a_token(last):
+    assert why_not("2", last, []) == ""
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     NotSentError,
     OutcomeUnknownError,
-    RejectedError,
 )
 from workflow_automation_provider.execution import upload as uploads
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -286,17 +285,6 @@ def test_an_unknown_outcome_is_sent_again_or_left_to_airflow(service, attempt):
     assert not isinstance(caught.value, AirflowFailException)
 
 
-def test_another_in_the_same_try_is_rejected(service, attempt):
-    """As of a subclass: the next try would take the other's files for its own."""
-    now = attempt()
-    service.faults.add("reject", operation="upload")
-    with pytest.raises(AirflowFailException, match="400"):
-        upload_rows(1).execute(now)
-    with pytest.raises(AirflowFailException, match="already executed"):
-        upload_rows(2).execute(now)
-    assert uploaded_rows(service) == []
-
-
 def test_an_ended_task_uploads_nothing_more(service, attempt, monkeypatch):
     service.faults.add("busy", operation="upload", retry_after="30", times=None)
     operator = upload_rows(1, send_retry_timeout=120)
@@ -310,20 +298,11 @@ def test_an_ended_task_uploads_nothing_more(service, attempt, monkeypatch):
     assert len(service.journal.requests("upload")) == 1
 
 
-class TestRunOfATrigger:
-    """run_id takes what a trigger returned, as it stands."""
-
-    @pytest.mark.parametrize(
-        "run_id",
-        [1001, {"run_id": "1001", "run_link": "http://there", "flow_id": "the-triggers"}],
-        ids=["a number, as native rendering makes it", "a result"],
-    )
-    def test_the_flow_that_is_given_comes_before_its_own(self, service, attempt, run_id):
-        assert upload_rows(1, run_id=run_id, flow_id="demo-flow").execute(attempt())["run_id"] == "1001"
-        assert [(sent.run_id, sent.flow_id) for sent in service.uploads] == [("1001", "demo-flow")]
-
-    def test_its_flow_comes_before_the_connections(self, service, attempt):
-        service.faults.add("reject", operation="upload", flow_id="the-triggers")
-        with pytest.raises(RejectedError, match="the-triggers") as caught:
-            upload_rows(1, run_id={"run_id": "1001", "flow_id": "the-triggers"}).execute(attempt())
-        assert (caught.value.run_id, caught.value.flow_id) == ("1001", "the-triggers")
+@pytest.mark.parametrize(
+    "run_id",
+    [1001, {"run_id": "1001", "run_link": "http://there", "flow_id": "the-triggers"}],
+    ids=["a number, as native rendering makes it", "a result"],
+)
+def test_a_run_id_and_the_flow_that_is_given_comes_before_its_own(service, attempt, run_id):
+    assert upload_rows(1, run_id=run_id, flow_id="demo-flow").execute(attempt())["run_id"] == "1001"
+    assert [(sent.run_id, sent.flow_id) for sent in service.uploads] == [("1001", "demo-flow")]

@@ -16,7 +16,6 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     RejectedError,
     RunFailedError,
-    WorkflowAutomationError,
 )
 from workflow_automation_provider.execution import callback
 
@@ -339,12 +338,6 @@ class TestFiles:
             task.clear()
         task.try_()
         assert (task.state, triggers(task), uploads(task)) == ("awaiting_input", 1, 2)
-
-    @pytest.mark.parametrize("files", ["/nowhere/*.csv", [{"a": {1}}]])
-    def test_that_cannot_be_uploaded_start_no_run(self, world, files):
-        task = world(waits(files=files))
-        assert isinstance(task.try_().error, WorkflowAutomationError)
-        assert (task.requests, task.rows.entries) == ([], {})
 
     def test_of_a_run_that_a_person_entered_are_not_uploaded_again_but_of_another(self, parked):
         task = parked(files=FILES)

@@ -201,6 +201,13 @@ CASES: dict[str, list[Callable[[Tries], object]]] = {
     "an upload for a result without a run_id": [execute(upload({"flow_id": "demo-flow"}))],
     "an upload for several results": [execute(upload([{"run_id": "1001"}]))],
     "an upload for the text of a result": [execute(upload("{'run_id': '1001'}"))],
+    "an upload that was executed": [execute(trigger()), execute(upload(), upload())],
+    "an upload of the flow of its run": [
+        execute(trigger()),
+        execute(upload({"run_id": "1001", "flow_id": "another"})),
+    ],
+    "files that are not there": [execute(trigger(files="/nowhere/*.csv"))],
+    "files that are not JSON": [execute(trigger(files=[{"a": {1}}]))],
     "files for a run without an id": [fault("response", body={}), execute(trigger(files=FILES))],
     "a batch that changed": [execute(batch([{"number": 1}])), execute(batch([{"number": 2}]))],
     "an output_path that is a folder": [execute(batch([], output_path="/"))],
