@@ -173,12 +173,16 @@ class TestEntered:
 
     @pytest.mark.parametrize("end", ["success", "failed"])
     def test_that_has_ended_ends_the_task(self, world, end):
-        task = struck(world, waits())
+        """Also where that of an earlier start is in doubt."""
+        task = struck(world, waits(on_unknown_start="start_again"))
+        task.faults.add("drop_after")
+        task.try_()
         assert task.flow.says(end, run_id=True, result=3, message="rows lost") == 200
-        task.enter(task.flow.runs[0].run_id)
+        task.mark("failed")
+        task.enter(task.flow.runs[1].run_id)
         task.clear()
         task.try_()
-        assert (task.state, triggers(task)) == (end, 1)
+        assert (task.state, triggers(task)) == (end, 2)
         assert "rows lost" in task.last.said
 
     def test_that_is_left_does_not_matter_to_a_retry(self, world):

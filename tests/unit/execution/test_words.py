@@ -243,6 +243,7 @@ CASES: dict[str, list[Callable[[Tries], object]]] = {
     ),
     "an entered run of a start that was told to stop": in_world(waits(), cleared, CLAIMED, enters()),
     "an entered run that is not that of the last start": in_world(waits(), enters("77")),
+    "an entered run of a start that was rejected": in_world(waits(), enters("77"), struck_by="reject"),
     "an entered run of an earlier start": in_world(waits(), cleared, doubts, enters()),
     "an entered run of an earlier start in doubt": in_world(
         waits(on_unknown_start="start_again"), doubts, enters(), struck_by="drop_after"
