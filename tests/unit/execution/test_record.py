@@ -155,11 +155,8 @@ def test_an_outcome_that_cannot_be_written_is_written_again(world, failures):
     left = iter(range(failures))
 
     def at(call):
-        return (
-            "lost"
-            if "_outcome/" in call.name and call.kind == "set" and next(left, None) is not None
-            else None
-        )
+        is_outcome = call.kind == "set" and "_outcome/" in call.name
+        return "lost" if is_outcome and next(left, None) is not None else None
 
     first = task.try_(at)
     assert first.result["run_id"] == task.flow.runs[0].run_id

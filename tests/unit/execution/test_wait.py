@@ -135,13 +135,10 @@ def test_only_the_xcoms_that_the_task_wants(parked, settings, keys):
 
 
 def test_xcoms_that_cannot_be_pushed_do_not_end_the_wait(parked):
-    def at(call):
-        def fail():
-            raise RuntimeError("No database")
+    def fail():
+        raise RuntimeError("No database")
 
-        return fail if call.kind == "push" else None
-
-    assert "not be pushed" in parked(at).last.log
+    assert "not be pushed" in parked(before("push", "return_value", fail)).last.log
 
 
 @pytest.mark.parametrize(
