@@ -1,10 +1,13 @@
-"""What the tests of starts share: an operator that sends once, what is searched for, and Airflow's timeouts of a task."""
+"""What the tests of starts share: operators that send once, what is searched for, and what is done between the calls of a try."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import signal
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -15,9 +18,25 @@ MAYBE = MAYBE_STARTED
 
 
 def trigger(**arguments):
+    """Make an operator that sends once; it looks for a claim for no time."""
     return TriggerFlowOperator(
-        **{"task_id": "trigger", "inputs": {"a": 1}, "send_retry_timeout": 0, **arguments}
+        **{
+            "task_id": "trigger",
+            "inputs": {"a": 1},
+            "retries": 2,
+            "send_retry_timeout": 0,
+            "claim_timeout": timedelta(microseconds=1),
+            **arguments,
+        }
     )
+
+
+def claims(**arguments):
+    return trigger(**{"on_unknown_start": "claim", **arguments})
+
+
+def waits(**arguments):
+    return trigger(**{"wait_for_completion": True, **arguments})
 
 
 def requests(service):
@@ -57,3 +76,68 @@ def interrupted(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+# Of a task whose tries a world executes.
+
+
+def struck(world, operator, fault="drop_after", at=None, **extra):
+    """Make a task whose first try was struck by a fault: by default, one that leaves it in doubt."""
+    task = world(operator, **extra)
+    task.faults.add(fault)
+    task.try_(at)
+    return task
+
+
+def before(kind, name, what, *, nth=0):
+    """Do something before the nth call of a kind whose name begins so."""
+    seen = iter(range(99))
+
+    def at(call):
+        if call.kind == kind and call.name.startswith(name) and next(seen) == nth:
+            what()
+
+    return at
+
+
+def after_sending(what):
+    """Do something once the service has responded to the start, before the task calls Airflow again."""
+    sent: list[int] = []
+
+    def at(call):
+        if sent and sent.pop() == call.number - 1:
+            what()
+        if call.name == "/api/trigger":
+            sent.append(call.number)
+
+    return at
+
+
+def triggers(task):
+    """Return how many requests to start a run were sent."""
+    return task.requests.count("/api/trigger")
+
+
+def entries(task, key):
+    """Return the entries whose keys begin so, by the rest of the key."""
+    found = {
+        name.removeprefix(key): value for name, value in task.rows.entries.items() if name.startswith(key)
+    }
+    return {name: json.loads(value) for name, value in found.items()}
+
+
+def later(task, **passed):
+    """Let time pass for a task that is parked: all that it knows was earlier."""
+
+    def earlier(text):
+        def moved(time):
+            return (datetime.fromisoformat(time[0]) - timedelta(**passed)).isoformat()
+
+        return json.loads(re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", moved, text))
+
+    for key, text in task.rows.entries.items():
+        task.rows.enter(key, earlier(text))
+    ti = task.rows.ti
+    task.rows.park(
+        ti.next_method, earlier(json.dumps(ti.next_kwargs)), ti.trigger_timeout - datetime.now(UTC)
+    )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+import golden
 from workflow_automation_provider.client.files import upload_bodies
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.decorators.flows import trigger_flow_task
@@ -25,9 +26,9 @@ from workflow_automation_provider.hooks.workflow_automation import WorkflowAutom
 from workflow_automation_provider.notifications.flows import FlowNotifier
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+from workflow_automation_provider.taskflow import trigger_flow_once
 
-GOLDEN = Path(__file__).parent / "golden" / "argument_errors.txt"
-"""Renewed by ``python -m tests.unit.test_argument_errors``: read the difference before it is committed."""
+SECRET = "the-customers-secret"
 
 LOOP: list[object] = []
 LOOP.append(LOOP)
@@ -43,6 +44,15 @@ def upload(**arguments: Any) -> Any:
 
 def batch(**arguments: Any) -> Any:
     return TriggerFlowBatchOperator(**{"task_id": "batch", "batch": [{}], **arguments})
+
+
+class Once(SimpleNamespace):
+    """A start by a name, in place of an operator."""
+
+    task_id = "task"
+
+    def execute(self, context: Any) -> object:
+        return trigger_flow_once(**{"name": "ada", "context": context, **vars(self)})
 
 
 OPERATORS = (trigger, upload, batch)
@@ -106,8 +116,13 @@ RENDERED: list[tuple[Callable[..., Any], str, tuple[object, ...]]] = [
     (trigger, "inputs", (None, {"a": {1}})),
     (upload, "run_id", (*NOTHING, 7.5, {}, *({"run_id": value} for value in NOTHING))),
     (upload, "files", (None,)),
-    (batch, "batch", (None, [{"a": 1}, {"a": {1}}])),
+    (batch, "batch", (None, [{"a": 1}, {"a": {1}}], "/tmp/a\0b")),
     (batch, "output_path", ("", 7, "/nowhere/a", "/tmp", "/etc/hosts/x", "nowhere://a/b", os.devnull)),
+    (Once, "name", ("", None, "\udc80")),
+    (Once, "on_unknown_start", ("retry",)),
+    (Once, "send_retry_timeout", (-1,)),
+    (Once, "inputs", (None,)),
+    (Once, "workflow_automation_conn_id", (None,)),
 ]
 
 
@@ -140,11 +155,20 @@ def files(folder: Path) -> Iterator[object]:
 
 
 def batches(folder: Path) -> Iterator[object]:
-    path = folder / "batch.jsonl"
-    for text in ('{}\n{"a"', "[]", '{"a": 1, "a": 2}', '{"a": NaN}'):
+    path, pair = folder / "batch.jsonl", f'"a": "{SECRET}"'
+    for text in (
+        f"{{}}\n\n{{{pair}",
+        f'{{}}\n["{SECRET}"]',
+        f'{{{pair}, "a": 2}}',
+        f'{{"a": {{{pair}, "a": 2}}}}',
+        f'{{{pair}, "b": NaN}}',
+        f'{{{pair}, "b": "\\ud800"}}',
+        "[" * 100_000,
+    ):
         path.write_text(text)
         yield str(path)
-    yield from ([{}, None], {}, 7, "", '[{"a": 1}]', "{{ ds }}", "~/batch", f"{folder}/missing", str(folder))
+    yield from ([{"a": SECRET}, [SECRET]], [{}, None], {}, 7, b"batch.jsonl", "", f"[{{{pair}}}]", "{{ ds }}")
+    yield from ("~/batch", f"file://{folder}", f"{path}/more", f"{folder}/missing", str(folder))
 
 
 def connections() -> Iterator[dict[str, Any]]:
@@ -168,8 +192,12 @@ def connections() -> Iterator[dict[str, Any]]:
 
 def callbacks() -> Iterator[bytes]:
     yield from (b"", b"null", b"[]", b"[" * 60_000, b"{}", b'{"status": 1, "status": 2}', b'{"status": NaN}')
-    yield b'{"status": "success", "a": 1e999}'
-    unfit: list[Any] = [True, [], {}, "\0"]
+    yield from (b'{"status": "success", "a": 1}', b'{"status": "success", "result": 1e999}')
+    yield from (
+        b'{"status": "started", "run_id": 1.0}',
+        b'{"status": "started", "run_id": %s}' % (b"7" * 251),
+    )
+    unfit: list[Any] = [True, [], {}, "\0", "7" * 251]
     documents: list[dict[str, Any]] = [
         *({"status": value} for value in [1, " ", *unfit]),
         *({"run_id": value} for value in unfit),
@@ -181,7 +209,8 @@ def callbacks() -> Iterator[bytes]:
         {"message": ["a"]},
         {"message": "\0"},
         {"run_id": "1", "more": 2},
-        *({"result": wrong} for wrong in (2**64, {"a": "\ud800"}, {"__type": 1})),
+        *({"result": [wrong]} for wrong in (2**64, -(2**63) - 1, {"a": "\ud800"})),
+        *({"result": {name: 1}} for name in ("__classname__", "__id__", "__type", "__var")),
         {"result": json.loads("[" * 52 + "]" * 52)},
     ]
     for document in documents:
@@ -226,23 +255,18 @@ def attempts(folder: Path) -> Iterator[Callable[[], object]]:
         yield from (partial(check, value) for value in unfit)
 
 
-def rendered(folder: Path) -> str:
-    """Return all that is said."""
-    texts = []
-    for attempt in attempts(folder):
+def rendered(folder: Path) -> Iterator[str]:
+    """Yield all that is said."""
+    for number, attempt in enumerate(attempts(folder)):
         try:
             attempt()
         except Exception as error:
-            texts.append(f"{type(error).__name__}: {error}")
+            yield f"{type(error).__name__}: {error}".replace(str(folder), "/data")
         else:
-            raise AssertionError(f"No error after {texts[-1]}")
-    return "\n\n".join(dict.fromkeys(texts)).replace(str(folder), "/data") + "\n"
+            raise AssertionError(f"No error of attempt {number}")
 
 
 def test_words(tmp_path):
-    assert rendered(tmp_path) == GOLDEN.read_text(encoding="utf-8")
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        GOLDEN.write_text(rendered(Path(folder)), encoding="utf-8")
+    texts = dict.fromkeys(rendered(tmp_path))
+    golden.check("argument_errors.txt", texts)
+    assert SECRET not in "".join(texts)

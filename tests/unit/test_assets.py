@@ -17,12 +17,9 @@ FLOW = "workflow-automation://service.example:8443/api/flows"
     ("flow_id", "uri"),
     [("F", f"{FLOW}/F"), ("a/b c?#%ä", f"{FLOW}/a%2Fb%20c%3F%23%25%C3%A4"), ("..", f"{FLOW}/%2E%2E")],
 )
-def test_its_uri(flow_id, uri):
-    assert create_asset(base_url=BASE, flow_id=flow_id).uri == uri
-
-
-def test_its_extra():
-    assert create_asset(base_url=BASE, flow_id="F", extra={"owner": "me"}).extra == {"owner": "me"}
+def test_its_uri_and_its_extra(flow_id, uri):
+    asset = create_asset(base_url=BASE, flow_id=flow_id, extra={"owner": "me"})
+    assert (asset.uri, asset.extra) == (uri, {"owner": "me"})
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import importlib.util
 import json
 import re
 import subprocess
@@ -66,23 +64,6 @@ def test_snippets_are_those_of_the_examples(page):
     assert snippets.renewed(text) == text, "make docs renews them"
 
 
-def test_a_snippet_and_a_table_are_made_again():
-    part = (
-        "<!-- cut: example_dags/workflow_automation_wait.py howto_operator_trigger_flow_wait -->\n```python\n"
-    )
-    table = "<!-- table: workflow_automation_provider.testing.journal Work -->\n"
-    new = snippets.renewed(f"{part}old()\n```\n{table}\nAfter it\n")
-    assert new.startswith(f"{part}trigger = TriggerFlowOperator(\n    task_id=")
-    assert (
-        f"{table}\n| Name | Meaning |\n| --- | --- |\n| `Work(run_id, flow_id, inputs, at)` | A run that "
-        in new
-    )
-    assert new.endswith(" |\n\nAfter it\n")
-    assert snippets.renewed(new.replace("`Work(", "`Other(")) == new
-    with pytest.raises(ValueError, match="has 0 parts"):
-        snippets.cut("example_dags/workflow_automation_trigger.py", "nowhere")
-
-
 def test_each_example_is_shown_on_a_page():
     text = "".join(page.read_text() for page in PAGES)
     assert [example.name for example in EXAMPLES if f"example_dags/{example.name}" not in text] == []
@@ -122,7 +103,7 @@ def test_json_blocks_are_json():
             assert json.loads(one) is not None
 
 
-def test_each_command_of_make_exists():
+def test_each_command_of_make_exists_and_is_in_contributing():
     rules = re.findall(r"^([a-z -]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
     targets = {*" ".join(rules).split()}
     named = {
@@ -130,8 +111,9 @@ def test_each_command_of_make_exists():
         for page in PAGES
         for name in re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(), re.MULTILINE)
     }
-    assert {name for _, name in named} >= {"demo", "ui", "test", "docs"}
+    assert targets >= {"demo", "ui", "test", "docs"}
     assert {(page, name) for page, name in named if name not in targets} == set()
+    assert {name for page, name in named if page == "CONTRIBUTING.md"} >= targets - {"help"}
 
 
 def test_the_files_that_contributing_names_exist():
@@ -169,28 +151,3 @@ def test_the_comparison_has_the_durations_of_the_benchmark():
     rows = dict(re.findall(r"^\| http \| (\w+) \| [\d.]+ \| (\d+) ", benchmarks, re.MULTILINE))
     text = " ".join((ROOT / "docs/comparison.md").read_text().split())
     assert f"{rows['HttpOperator']} ms, with `TriggerFlowOperator` {rows['TriggerFlowOperator']} ms" in text
-
-
-# The reference ------------------------------------------------------------------------------------------
-
-
-def described():
-    """Module → names that a directive of a page describes; all that a module offers if the module is."""
-    found: dict[str, set[str]] = {}
-    for page in DOCS:
-        directive = rf"^\.\. auto(\w+):: {PACKAGE}\.([\w.]+)\n( +:members:)?"
-        for kind, name, with_members in re.findall(directive, page.read_text(), re.MULTILINE):
-            if kind == "module" and not with_members:
-                continue  # what its docstring says, of names that another module offers
-            if kind == "module":
-                found.setdefault(name, set()).update(importlib.import_module(f"{PACKAGE}.{name}").__all__)
-            else:
-                module, _, attribute = name.rpartition(".")
-                assert hasattr(importlib.import_module(f"{PACKAGE}.{module}"), attribute), name
-                found.setdefault(module, set()).add(attribute)
-    return found
-
-
-def test_the_reference_describes_the_public_names_and_no_others():
-    public = {module: {name for name in names if "." not in name} for module, names in public_names().items()}
-    assert described() == public

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,12 @@ import pytest
 
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
-from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+from workflow_automation_provider.operators.flows import UploadFilesOperator
+
+from .starts import claims, trigger, waits
 
 OPTIONS: dict[str, Any] = {"task_id": "flow", "retries": 3, "send_retry_timeout": 0}
 READY = (None, "up_for_retry", "awaiting_input")
-
-
-def trigger(**options):
-    return lambda _: TriggerFlowOperator(inputs={"a": 1}, **OPTIONS, **options)
 
 
 def batch(folder):
@@ -123,11 +120,11 @@ def check_upload(life):
 
 # What makes the operator of a scenario, and what is to hold.
 SCENARIOS = {
-    "start": (trigger(), check_start),
+    "start": (lambda _: trigger(), check_start),
     "batch": (batch, check_batch),
     "upload": (upload, check_upload),
-    "wait": (trigger(wait_for_completion=True), check_wait),
-    "claim": (trigger(on_unknown_start="claim", claim_timeout=timedelta(microseconds=1)), check_claim),
+    "wait": (lambda _: waits(), check_wait),
+    "claim": (lambda _: claims(), check_claim),
 }
 
 

@@ -13,7 +13,9 @@ import pytest
 from workflow_automation_provider.exceptions import WorkflowAutomationError
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
-from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+from workflow_automation_provider.operators.flows import UploadFilesOperator
+
+from .starts import trigger
 
 OK = ("", "YES")
 """No error."""
@@ -77,17 +79,16 @@ TABLE = [
 
 def do(what, make_context, run_id):
     """Send one request."""
-    options: dict[str, Any] = {"task_id": "task", "send_retry_timeout": 0}
     if what == "hook":
         WorkflowAutomationHook().trigger_flow({"a": 1})
         return
-    operator: Any = {
-        "start": lambda: TriggerFlowOperator(inputs={"a": 1}, **options),
-        "batch": lambda: TriggerFlowBatchOperator(batch=[{"a": 1}], **options),
-        "upload": lambda: UploadFilesOperator(
-            run_id=run_id, files=[{"name": "a.txt", "content": "a"}], **options
-        ),
-    }[what]()
+    options: dict[str, Any] = {"task_id": "task", "send_retry_timeout": 0}
+    files = [{"name": "a.txt", "content": "a"}]
+    operator = {
+        "start": trigger(),
+        "batch": TriggerFlowBatchOperator(batch=[{"a": 1}], **options),
+        "upload": UploadFilesOperator(run_id=run_id, files=files, **options),
+    }[what]
     operator.execute(make_context(operator))
 
 

@@ -34,10 +34,12 @@ from .starts import WithoutTextError, trigger
         ("s3://conn_id@bucket/a/*.csv", "s3://bucket/a/"),
         (Asset("s3://bucket/key"), "s3://bucket/key"),
         ("https://host:8443/é.csv", "https://host:8443/é.csv"),
+        ({"name": "note"}, None),
+        (None, None),
     ],
 )
 def test_a_source(source, uri):
-    assert uris_of(source) == [uri]
+    assert uris_of(source) == ([uri] if uri else [])
 
 
 @pytest.mark.parametrize(
@@ -48,9 +50,10 @@ def test_a_source(source, uri):
         " https://me:pass@host/x",
         "/data/a#b",
         "/data/\ud800",
+        {"name": "note"},
     ],
 )
-def test_what_may_reveal_a_login_or_has_no_text_is_left_out(source):
+def test_what_may_reveal_a_login_or_has_no_place_is_left_out(source):
     assert uris_of([source, "/data/a"]) == ["file:///data/a"]
 
 
@@ -112,11 +115,6 @@ class TestSecrets:
                 assert not urlsplit(uri).query
 
 
-def test_what_has_no_place_is_left_out():
-    assert uris_of([{"name": "note"}, "/data/a"]) == ["file:///data/a"]
-    assert uris_of({"name": "note"}) == uris_of(None) == []
-
-
 def test_resolved_files(tmp_path):
     (tmp_path / "\udcff").mkdir()
     for name in ("a", "b", "\udcff/c"):
@@ -161,9 +159,9 @@ def test_taskflow_and_hook_tell_the_collector(service, context, collected, tmp_p
 
 
 def test_an_unknown_flow_is_not_told(service, context, collected, workflow_automation_connect):
-    workflow_automation_connect("no_flow", extra={"flow_id": None})
-    trigger(workflow_automation_conn_id="no_flow").execute(context())
-    trigger_flow_once("once", workflow_automation_conn_id="no_flow", context=context())
+    workflow_automation_connect(extra={"flow_id": None})
+    trigger().execute(context())
+    trigger_flow_once("once", context=context())
     assert collected() == ([], [])
 
 

@@ -6,7 +6,8 @@ import pytest
 from airflow.providers.common.compat.sdk import XCom
 
 from workflow_automation_provider.exceptions import RejectedError
-from workflow_automation_provider.operators.flows import TriggerFlowOperator
+
+from .starts import trigger
 
 STORED = "https://service.example/stored"
 
@@ -28,10 +29,6 @@ def link_of(operator, context):
     """Ask for the link as Airflow 3 does at the end of a task: with the task instance as its key."""
     (link,) = operator.operator_extra_links
     return link.get_link(operator, ti_key=context["ti"])
-
-
-def trigger():
-    return TriggerFlowOperator(task_id="trigger", send_retry_timeout=0)
 
 
 def test_each_task_instance_of_a_process_has_its_own(service, context, asked):

@@ -97,11 +97,3 @@ def test_hooks_are_targets_of_make():
 def test_the_smoke_set_of_the_matrix_is_there():
     paths = (PROJECT / "tests" / "smoke.txt").read_text().split()
     assert [path for path in paths if not (PROJECT / path).exists()] == []
-
-
-def test_each_target_is_in_contributing():
-    rules = re.findall(r"^([a-z -]+):.* ## ", MAKEFILE, re.MULTILINE)
-    targets = {*" ".join(rules).split()} - {"help"}
-    assert {"setup", "test", "lint"} <= targets
-    told = {*re.findall(r"`?make ([a-z-]+)", (PROJECT / "CONTRIBUTING.md").read_text())}
-    assert targets - told == set()

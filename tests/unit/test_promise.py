@@ -26,12 +26,11 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
-from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
-from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
+from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.testing import DEMO_KEY, Key
 
 from .batches import rows, statuses, times_started
-from .starts import interrupted
+from .starts import interrupted, trigger
 
 MIB = 1024 * 1024
 
@@ -64,16 +63,12 @@ def sent_files(service):
 
 
 @pytest.fixture
-def upload(service, context, store):
+def upload(service, context):
     """Upload files for a run."""
-    task = TriggerFlowOperator(task_id="trigger", flow_id="demo-flow")
-    run_id = task.execute(context(store))["run_id"]
-
-    def run(files):
-        task = UploadFilesOperator(task_id="trigger", run_id=run_id, flow_id="demo-flow", files=files)
-        return task.execute(context(store))
-
-    return run
+    run_id = trigger().execute(context())["run_id"]
+    return lambda files: UploadFilesOperator(task_id="upload", run_id=run_id, files=files).execute(
+        context(task_id="upload")
+    )
 
 
 @pytest.fixture
@@ -100,8 +95,7 @@ class TestSFTP:
     def test_a_file_is_read_once_in_parts_after_one_start(self, service, context, store, sftp, size):
         content = os.urandom(size)
         (sftp.folder / "big.bin").write_bytes(content)
-        task = TriggerFlowOperator(task_id="trigger", flow_id="demo-flow", files=sftp.url("big.bin"))
-        task.execute(context(store))
+        trigger(files=sftp.url("big.bin")).execute(context(store))
         assert sent_files(service) == [("big.bin", sha256(content))]
         assert len(service.runs) == 1
         assert sum(sftp.reads) == size
@@ -136,28 +130,23 @@ class TestNamesThatLookLikePartsOfURLs:
         upload(f"{url}report-1?")
         assert [name for name, _ in sent_files(service)] == ["report-10", "report-11"]
 
-    def test_a_file_that_is_not_there(self, service, context, upload, places, place):
+    def test_a_file_that_is_not_there(self, service, upload, places, place):
         write, url = places[place]
-        for number, (name, other) in enumerate((("a#", "a"), ("a?", "a"), ("a\nb", "ab"))):
+        for name, other in (("a#", "a"), ("a?", "a"), ("a\nb", "ab")):
             write(other, b"wrong")
-            task = UploadFilesOperator(task_id="upload", run_id="1001", files=[{"a": 1}, f"{url}{name}"])
             with pytest.raises(WorkflowAutomationError):
-                task.execute(context(task_id="upload", try_number=number + 1))
+                upload([{"a": 1}, f"{url}{name}"])
         assert service.uploads == []
 
-    def test_a_batch_and_its_output(self, service, context, store, places, place):
+    def test_a_batch_and_its_output(self, service, batch, places, place):
         write, url = places[place]
         name = "a?#\tb"
         for other in ("a", "ab", "a?"):
             write(other, b'{"n": "wrong"}')
         write(name, b'{"n": 1}')
-        task = TriggerFlowBatchOperator(
-            task_id="trigger", flow_id="demo-flow", batch=f"{url}{name}", output_path=f"{url}out{name}"
-        )
-        task.execute(context(store))
+        batch(f"{url}{name}", output_path=f"{url}out{name}")
         assert [run.inputs for run in service.runs] == [{"n": 1}]
-        again = TriggerFlowBatchOperator(task_id="again", flow_id="demo-flow", batch=f"{url}out{name}")
-        again.execute(context(task_id="again"))
+        batch(f"{url}out{name}")
         assert [run.inputs["status"] for run in service.runs[1:]] == ["started"]
 
 
@@ -169,16 +158,15 @@ def test_a_bucket_whose_name_has_what_no_url_holds(service, upload, url):
 
 
 @pytest.mark.parametrize("pattern", ["", "*"])
-def test_a_name_that_is_not_utf8(service, context, store, tmp_path, pattern):
+def test_a_name_that_is_not_utf8(service, context, tmp_path, pattern):
     name = os.fsdecode(b"report-\xe9.csv")
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / name).write_bytes(b"1")
     files = f"{folder}/{pattern or name}"
     for source in (files, f"file://{files}"):
-        task = TriggerFlowOperator(task_id="trigger", flow_id="demo-flow", files=["README.md", source])
         with pytest.raises(InvalidRequestError) as caught:
-            task.execute(context(store))
+            trigger(files=["README.md", source]).execute(context())
         assert repr(f"{folder}/{name}") in str(caught.value)
     assert service.journal.requests() == []
 
@@ -249,11 +237,11 @@ def test_the_output_of_a_batch_that_is_timed_out(batch, service, tmp_path):
     """In the last try; the next one would go on."""
     path = tmp_path / "output.jsonl"
     # 16 at a time, so that all take longer than both tries together.
-    service.faults.add("delay", seconds=0.2, times=None)
-    with interrupted(0.6):
+    service.faults.add("delay", seconds=0.4, times=None)
+    with interrupted(1):
         batch(rows(120), output_path=str(path))
     assert not path.exists()
-    with interrupted(0.6):
+    with interrupted(1):
         batch(rows(120), output_path=str(path), try_number=4)
     items = read_items(path)
     assert len(items) == 120
@@ -321,23 +309,20 @@ NOT_STORABLE = ['{"ticket": 123456789012345678901234567890}', f'{"[" * 300}"tick
 
 
 @pytest.mark.parametrize("body", NOT_STORABLE)
-def test_a_response_that_cannot_be_stored_becomes_text(batch, workflow_automation_context, service, body):
+def test_a_response_that_cannot_be_stored_becomes_text(batch, context, store, service, body):
     service.faults.add("response", body=body, times=41)
     for number in (1, 2, 4):
         items = batch(rows(40), try_number=number, store=as_airflows, max_concurrency=2)
         assert [item["response"] for item in items] == [body] * 40
     assert times_started(service) == dict.fromkeys(range(40), 1)
     for number in (1, 2):
-        task = TriggerFlowOperator(task_id="trigger", inputs={}, retries=3)
-        context = workflow_automation_context(task, try_number=number)
-        context["task_state_store"] = as_airflows(context["task_state_store"])
-        result = task.execute(context)
+        result = trigger().execute(context(as_airflows(store), try_number=number))
         msgspec.msgpack.encode(result)
         assert result["response"] == body
     assert len(service.runs) == 41
 
 
-def test_the_log_has_the_response_that_no_entry_holds(batch, workflow_automation_context, service, log):
+def test_the_log_has_the_response_that_no_entry_holds(batch, context, store, service, log):
     """Of a batch, and of a single start."""
     service.faults.add("response", inputs={"n": 0}, body={"ticket": "first-ticket"})
     service.faults.add("response", inputs={"n": 1}, body={"ticket": "second-ticket", "more": "x" * 5000})
@@ -345,10 +330,7 @@ def test_the_log_has_the_response_that_no_entry_holds(batch, workflow_automation
     with pytest.raises(WorkflowAutomationError):
         batch(rows(2), store=failing("set", of=lambda value: value.get("results")))
     fails = failing("set", of=lambda value: value.get("kind") == "run")
-    task = TriggerFlowOperator(task_id="trigger", inputs={}, retries=3)
-    context = workflow_automation_context(task)
-    context["task_state_store"] = fails(context["task_state_store"])
-    assert task.execute(context)["response"] == {"ticket": "third-ticket"}
+    assert trigger().execute(context(fails(store)))["response"] == {"ticket": "third-ticket"}
     text = log()
     assert [name for name in ("first-ticket", "second-ticket", "third-ticket") if name not in text] == []
 
@@ -377,35 +359,29 @@ def test_an_unreadable_record_of_a_first_try_says_nothing_of_earlier_ones(batch,
     assert service.journal.requests() == []
 
 
-def test_a_quota_does_not_end_a_batch(batch, service):
+def test_a_quota_ends_nothing(batch, context, service):
     """Each time, it asks to wait for longer than send_retry_timeout."""
     for n in (3, 9):
         service.faults.add("busy", retry_after="2", inputs={"n": n})
     assert statuses(batch(rows(20), send_retry_timeout=1.9, max_concurrency=1)) == {"started": 20}
     assert times_started(service) == dict.fromkeys(range(20), 1)
-
-
-def test_a_quota_ends_neither_a_start_nor_an_upload(workflow_automation_context, service):
-    options: dict[str, Any] = {"files": [{"a": 1}], "send_retry_timeout": 1.9}
     # Once each: what chance adds to the first wait does count, and may use up all of the time.
     for operation in ("trigger_by_key", "upload"):
         service.faults.add("busy", retry_after="2", operation=operation)
-    task = TriggerFlowOperator(task_id="trigger", inputs={}, **options)
-    assert task.execute(workflow_automation_context(task))["run_id"]
-    assert (len(service.runs), len(service.uploads)) == (1, 1)
+    assert trigger(files=[{"a": 1}], send_retry_timeout=1.9).execute(context())["run_id"]
+    assert (len(service.runs), len(service.uploads)) == (21, 1)
 
 
 @pytest.mark.parametrize(("asked", "timeout"), [("601", 60), ("5", 0)])
-def test_a_longer_wait_is_left_to_airflow(batch, service, workflow_automation_context, asked, timeout):
+def test_a_longer_wait_is_left_to_airflow(batch, service, context, asked, timeout):
     """Longer than ten minutes; and without any retries within a try."""
     service.faults.add("busy", retry_after=asked, times=None)
     began = time.monotonic()
     with pytest.raises(BusyError) as caught:
         batch(rows(5), send_retry_timeout=timeout)
     assert caught.value.retry_after == int(asked)
-    task = TriggerFlowOperator(task_id="trigger", inputs={}, send_retry_timeout=timeout, retries=1)
     with pytest.raises(BusyError):
-        task.execute(workflow_automation_context(task))
+        trigger(send_retry_timeout=timeout).execute(context())
     assert time.monotonic() - began < 60
     assert service.runs == []
 
@@ -453,11 +429,10 @@ def test_forbidden_items_do_not_hide_that_the_service_is_failing(batch, service)
     assert len(service.runs) <= 8
 
 
-def test_a_batch_is_read_from_sftp(service, context, store, sftp):
+def test_a_batch_is_read_from_sftp(service, batch, sftp):
     lines = b"".join(b'{"n": %d, "more": "%s"}\n' % (number, b"x" * 40_000) for number in range(30))
     (sftp.folder / "rows.jsonl").write_bytes(lines)
-    task = TriggerFlowBatchOperator(task_id="trigger", flow_id="demo-flow", batch=sftp.url("rows.jsonl"))
-    task.execute(context(store))
+    batch(sftp.url("rows.jsonl"))
     assert sorted(run.inputs["n"] for run in service.runs) == [*range(30)]
     assert max(sftp.reads) <= MIB
 

@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from threading import Event
 
 import pytest
 
 from workflow_automation_provider.exceptions import RunTimeoutError
-from workflow_automation_provider.operators.flows import TriggerFlowOperator
+
+from .starts import after_sending, claims, later, struck, waits
 
 MOMENT = timedelta(microseconds=1)
 
 
-def trigger(**options):
-    fixed = {"task_id": "flow", "inputs": {"a": 1}, "retries": 2, "send_retry_timeout": 0}
-    return TriggerFlowOperator(**{**fixed, **options})
-
-
-def one_look(**options):
-    """Make an operator whose run claims its start; it waits for that for no time."""
-    return trigger(on_unknown_start="claim", claim_timeout=MOMENT, **options)
-
-
-def waits(**options):
-    return trigger(claim_timeout=timedelta(seconds=60), wait_for_completion=True, **options)
-
-
-def after_sending(what):
-    """Do something once the service has responded, before the task calls Airflow again."""
-    sent: list[int] = []
-
-    def at(call):
-        if sent and sent[-1] == call.number - 1:
-            what()
-        if call.name == "/api/trigger":
-            sent.append(call.number)
-
-    return at
-
-
 def test_a_run_that_was_told_to_stop_does_not_end_the_one_that_works(world):
-    task = world(waits(on_run_failed="start_again"))
-    task.faults.add("twice")
-    task.try_()
+    task = struck(world, waits(on_run_failed="start_again"), "twice")
     works, told_to_stop = task.flow.runs
     assert task.flow.says("started", works, run_id=True) == 200
     assert task.flow.says("started", told_to_stop, run_id=True) == 409
@@ -55,27 +26,24 @@ def test_a_run_that_was_told_to_stop_does_not_end_the_one_that_works(world):
 
 
 @pytest.mark.parametrize("ended", ["success", "failed"])
-def test_the_run_id_of_an_end_is_kept(world, tmp_path, ended):
-    (tmp_path / "a.txt").write_text("a")
-    task = world(waits(files=str(tmp_path / "a.txt")))
+def test_the_run_id_of_an_end_is_kept(world, ended):
+    task = world(waits(files=[{"name": "a"}]))
     task.faults.add("drop_after")
     task.until_end(after_sending(lambda: task.flow.says(ended, run_id=True)))
     (run,) = task.flow.runs
-    assert run.end == ended
-    assert len(run.told) == 1
+    assert (task.state, run.end, len(run.told)) == (ended, ended, 1)
     if ended == "success":
         assert task.last.result["run_id"] == run.run_id
         assert task.requests == ["/api/trigger", "/api/public/upload"]
     else:
-        assert task.state == "failed"
         assert run.run_id in str(task.last.error)
+        assert "no files are uploaded" in task.last.log
+        assert task.requests == ["/api/trigger"]
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_only_a_post_is_heard(world, method):
-    task = world(one_look())
-    task.faults.add("drop_after", times=None)
-    task.try_()
+    task = struck(world, claims())
     (run,) = task.flow.runs
     entries = task.rows.entries
     assert task.ask(run.url, method) == 405
@@ -83,9 +51,8 @@ def test_only_a_post_is_heard(world, method):
 
 
 def test_a_slow_store_fails_no_task_that_was_asked_to_wait(world):
-    task = world(one_look(retries=0, send_retry_timeout=60))
-    task.faults.add("busy")
-    task.try_(lambda call: "slow" if call.kind in ("set", "delete") else None)
+    operator = claims(retries=0, send_retry_timeout=60)
+    task = struck(world, operator, "busy", lambda call: "slow" if call.kind in ("set", "delete") else None)
     assert task.state == "success"
     assert len(task.flow.runs) == 1
 
@@ -120,7 +87,7 @@ def test_what_is_empty_is_as_if_left_out_and_progress_is_clamped(world, said):
 
 
 def test_a_task_returns_the_run_that_has_claimed_its_start(world):
-    task = world(one_look())
+    task = world(claims())
     task.faults.add("twice")
     task.try_(after_sending(lambda: task.flow.says("started", 0, run_id=True)))
     assert task.flow.says("started", 1, run_id=True) == 409
@@ -152,14 +119,14 @@ def test_an_end_that_the_last_look_does_not_find_at_once_is_not_lost(world):
 
 
 def test_a_word_that_is_not_found_at_once_is_no_silence(world):
-    task = world(waits(heartbeat_timeout=timedelta(seconds=1)))
+    task = world(waits(heartbeat_timeout=timedelta(seconds=2)))
     lost: list[str] = []
 
     def at(call):
         if call.name.startswith("workflow_automation_word/") and not lost:
             lost.append(call.name)
             assert task.flow.says("started") == 200
-            Event().wait(1)  # the time.sleep() of a task takes none here
+            Event().wait(2)  # the time.sleep() of a task takes none here
             assert task.flow.says("running") == 200
             return "lost"
         return None
@@ -169,10 +136,10 @@ def test_a_word_that_is_not_found_at_once_is_no_silence(world):
 
 
 def test_a_run_that_a_person_entered_is_waited_for_anew(world):
-    task = world(waits(completion_timeout=timedelta(seconds=1)))
+    task = world(waits(completion_timeout=timedelta(hours=1)))
     task.try_()
     assert task.flow.says("started", run_id=True) == 200
-    time.sleep(1)
+    later(task, hours=2)
     assert task.until_end().state == "failed"
     task.enter(task.flow.runs[0].run_id)
     task.clear()
@@ -183,9 +150,7 @@ def test_a_run_that_a_person_entered_is_waited_for_anew(world):
 
 
 def test_a_setting_that_came_after_a_start_hides_it_not(world, monkeypatch):
-    task = world(one_look())
-    task.faults.add("drop_after")
-    task.try_()
+    task = struck(world, claims())
     monkeypatch.setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "True")
     assert "try 1 " in str(task.until_end().error)
     assert len(task.flow.runs) == 1

@@ -1,8 +1,4 @@
-"""
-What users may import, and with which arguments: a change of it is deliberate, or a mistake that shows here.
-
-Of a module that users import, ``__all__`` says what it offers. Any other offers what has no underscore.
-"""
+"""What users may import, and with which arguments: a change of it is deliberate, or a mistake that shows here."""
 
 from __future__ import annotations
 
@@ -11,24 +7,15 @@ import enum
 import functools
 import importlib
 import inspect
-import pkgutil
 import typing
 from pathlib import Path
 
 import pytest
 
-import workflow_automation_provider
 from code_blocks import read_code_blocks
 from doc_pages import public_names
 
-PACKAGE = workflow_automation_provider.__name__
-MODULES = [
-    PACKAGE,
-    *(found.name for found in pkgutil.walk_packages(workflow_automation_provider.__path__, f"{PACKAGE}.")),
-]
-
-FACADES = {f"{PACKAGE}.operators.flows", f"{PACKAGE}.testing"}  # offer what other modules define as well
-
+PACKAGE = "workflow_automation_provider"
 PROJECT = Path(__file__).parents[2]
 
 # As golden/public_names.txt lists it: module → name, or class.member → its arguments, its values, or what it is. Whatever
@@ -60,39 +47,6 @@ INNER_METHODS = {
     "WorkflowAutomationHook.prepare_uploads",
     "WorkflowAutomationHook.send_trigger",
 }
-
-
-def definitions(module):
-    """Return public name → docstring of all that a module defines at its top."""
-    found = {}
-    body = ast.parse(inspect.getsource(importlib.import_module(module))).body
-    for statement, following in zip(body, [*body[1:], None], strict=True):
-        match statement:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                found[name] = ast.get_docstring(statement)
-            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
-                match following:
-                    case ast.Expr(value=ast.Constant(value=str(text))):
-                        found[name] = text
-                    case _:
-                        found[name] = None
-    return {name: text for name, text in found.items() if name[0] != "_"}
-
-
-DEFINED = {module: definitions(module) for module in MODULES}
-DOCUMENTED = {name for found in DEFINED.values() for name, text in found.items() if text}
-
-
-def offered_by(module):
-    return getattr(importlib.import_module(module), "__all__", DEFINED[module])
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_offers_what_it_defines_and_documents_it(module):
-    """Nothing that is imported slips out, and nothing public is forgotten."""
-    offered, defined = {*offered_by(module)}, DEFINED[module].keys()
-    assert offered >= defined if module in FACADES else offered == defined
-    assert offered <= DOCUMENTED
 
 
 def described(value):
@@ -155,12 +109,16 @@ def members(value):
 
 def surface(module):
     """Return what a module offers to users, as PUBLIC lists it."""
+    found, values = {}, vars(importlib.import_module(f"{PACKAGE}.{module}"))
     names = [name for name in PUBLIC[module] if "." not in name]
     if module not in PARTLY_PUBLIC:
-        names = offered_by(f"{PACKAGE}.{module}")
-    found = {}
+        names = values["__all__"]
+        own = {
+            name for name, value in values.items() if getattr(value, "__module__", "") == values["__name__"]
+        }
+        assert {name for name in own if name[0] != "_"} <= {*names}
     for name in names:
-        value = getattr(importlib.import_module(f"{PACKAGE}.{module}"), name)
+        value = values[name]
         found[name] = described(value)
         found |= {f"{name}.{member}": described(it) for member, it in members(value).items()}
     return found

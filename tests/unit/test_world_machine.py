@@ -5,23 +5,18 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowRuntimeError
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from said import MAYBE_STARTED, WAS_STARTED
 from workflow_automation_provider.exceptions import Code, WorkflowAutomationError
-from workflow_automation_provider.operators.flows import TriggerFlowOperator
+
+from .starts import trigger
 
 pytest.importorskip("airflow.models.task_state_store", reason="Before Airflow 3.3 there is none")
 
@@ -79,10 +74,7 @@ OTHERS = st.one_of(WORDS, WORDS, WORDS, LATE, PERSON)
 FAULTY = st.sampled_from(["kill", "kill", "kill after", "kill after", "lost", "fail after", "slow", "slow"])
 INNER = st.lists(st.tuples(AT, FAULTY | OTHERS), max_size=1)
 # Airflow takes the process for dead, and others do something before it goes on.
-ORPHANED = st.tuples(
-    st.just("lose"),
-    st.lists(st.tuples(st.just("try"), FAULT, INNER) | OTHERS, max_size=3),
-)
+ORPHANED = st.tuples(st.just("lose"), st.lists(st.tuples(st.just("try"), FAULT, INNER) | OTHERS, max_size=3))
 CLAIM = st.just(("says", 0, "started"))
 SCRIPT = st.lists(
     st.one_of(
@@ -149,18 +141,8 @@ class Task(RuleBasedStateMachine):
         # A task that does not wait has its run once it is green: it hears of no other that claims later.
         if names and self.asks and waits:
             self.faults += [("twice", {})] * 4
-        options: dict[str, Any] = {"claim_timeout": timedelta(microseconds=1)} if policy == "claim" else {}
-        if waits and again:
-            options["on_run_failed"] = "start_again"
-        operator = TriggerFlowOperator(
-            task_id="flow",
-            inputs={"a": 1},
-            retries=2,
-            send_retry_timeout=0,
-            on_unknown_start=policy,
-            wait_for_completion=waits,
-            **options,
-        )
+        options = {"on_run_failed": "start_again"} if waits and again else {}
+        operator = trigger(on_unknown_start=policy, wait_for_completion=waits, **options)
         self.world = World(operator)
         self.is_marked = False
         self.breach: Exception | None = None

@@ -80,7 +80,7 @@ _TRIGGER = "path key"
 _NOT_THE_SERVICE = "the connection's base URL, and any proxy in front of the service."
 _MOVED = (
     "It redirects to {location}: the result, a login page, or the service's new URL. If it is the new URL, set it as the "
-    "connection's base URL: redirects are never followed, because the API key would be sent there too."
+    "connection's base URL: redirects are never followed."
 )
 _OF_UPLOAD = (
     "Check that the run belongs to the flow, and that the API key belongs to this flow and has not expired."

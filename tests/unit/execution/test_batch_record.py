@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,25 +11,13 @@ from hypothesis import strategies as st
 
 from workflow_automation_provider.execution.batch_record import BatchRecord
 from workflow_automation_provider.execution.batch_source import DIGEST_BYTES, Item
-from workflow_automation_provider.testing.context import StateStore
 
 LIMIT = 65_535  # of [state_store] max_value_storage_bytes, which Airflow warns of
 
 
-class SizedStore(StateStore):
-    """Keeps the sizes of what is written, and fails as often as told."""
-
-    def __init__(self):
-        super().__init__()
-        self.sizes: list[int] = []
-        self.failing = False
-
-    def set(self, key, value, *, retention=None):
-        if self.failing:
-            raise RuntimeError("The store is not there")
-        assert len(key) <= 512
-        self.sizes.append(len(json.dumps(value)))
-        super().set(key, value, retention=retention)
+def check_sizes(store):
+    """Check that all entries are within the limits; each only grows."""
+    assert all(len(json.dumps(value)) <= LIMIT for value in store.entries.values())
 
 
 def digest(index):
@@ -59,12 +48,18 @@ def state(record):
 
 @st.composite
 def histories(draw):
-    """Draw what several tries write: in each write, items to open, and results of items that are open."""
-    unopened = [*range(draw(st.integers(0, 99)))]
-    opened: list[int] = []
-    history = []
-    for _ in range(draw(st.integers(1, 3))):
+    """
+    Draw what several tries write: in each write, items to open, and results of items that are open.
+
+    With whether the task was cleared before the try.
+    """
+    size = draw(st.integers(0, 99))
+    unopened, opened = [*range(size)], list[int]()
+    history: list[Any] = []
+    for _ in range(draw(st.integers(1, 4))):
         writes = []
+        if is_cleared := bool(history) and draw(st.booleans()):
+            unopened, opened = [*range(size)], []
         for _ in range(draw(st.integers(0, 6))):
             number = draw(st.integers(0, 20))
             # In any order: an item may come back that was not started.
@@ -72,29 +67,33 @@ def histories(draw):
             more, unopened = unopened[:number], unopened[number:]
             opened += more
             writes.append((more, done))
-        history.append(writes)
+        history.append((is_cleared, writes))
     return history
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=histories(), run_id=st.text(min_size=1, max_size=200))
-def test_what_was_written_is_read(context, history, run_id):
-    store = SizedStore()
-    expected: dict[int, object] = {}
-    for number, writes in enumerate(history, start=1):
-        record = record_of(context, store, try_number=number)
+def test_what_was_written_is_read(context, store, history, run_id):
+    store.entries.clear()
+    max_tries, expected = 3, dict[int, object]()
+    for number, (is_cleared, writes) in enumerate(history, start=1):
+        if is_cleared:
+            max_tries, expected = max_tries + 3, {}
+        record = record_of(context, store, try_number=number, max_tries=max_tries)
         assert state(record) == expected
         for more, done in writes:
             results = [started(index, run_id) for index in done]
             record.write(opened(*more), results)
             expected |= dict.fromkeys(more)
             expected |= {item["index"]: item for item in results}
-    assert state(record_of(context, store, try_number=9)) == expected
-    assert all(size <= LIMIT for size in store.sizes)
+    record = record_of(context, store, try_number=9, max_tries=max_tries)
+    assert state(record) == expected
+    found = [entry.get("max_tries", max_tries) for entry in store.entries.values()]
+    assert record.was_cleared is any(number != max_tries for number in found)
+    check_sizes(store)
 
 
-def test_many_items_stay_inside_the_limits(context):
-    store = SizedStore()
+def test_many_items_stay_inside_the_limits(context, store):
     record = record_of(context, store)
     link = "https://service.example/workspaces/0f0e0d0c/flows/the-flow/runs/{}"
     for first in range(0, 5_000, 1000):
@@ -104,21 +103,21 @@ def test_many_items_stay_inside_the_limits(context):
             if first
         ]
         record.write(opened(*range(first, first + 1000)), results)
-    assert max(store.sizes) <= LIMIT
-    assert len(store._entries) < 100
+    check_sizes(store)
+    assert len(store.entries) < 100
     assert len(state(record_of(context, store, try_number=2))) == 5_000
 
 
 @pytest.mark.parametrize("is_written", [False, True])
-def test_an_interruption_at_a_new_entry_leaves_no_gap(context, monkeypatch, is_written):
+def test_an_interruption_at_a_new_entry_leaves_no_gap(context, store, monkeypatch, is_written):
     """Reading ends at a gap, and what is beyond it would be read once the gap is filled."""
-    store = SizedStore()
+    write = store.set
     record = record_of(context, store)
     record.write(opened(0, 1), [started(0, "1" * 20_000)])
 
     def interrupt(*arguments, **options):
         if is_written:
-            SizedStore.set(store, *arguments, **options)
+            write(*arguments, **options)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -126,35 +125,16 @@ def test_an_interruption_at_a_new_entry_leaves_no_gap(context, monkeypatch, is_w
         with pytest.raises(KeyboardInterrupt):
             record.write([], [started(1)])
     record.write([], [started(1)])
-    assert [*store._entries] == ["workflow_automation_batch_000000", "workflow_automation_batch_000001"]
+    assert [*store.entries] == ["workflow_automation_batch_000000", "workflow_automation_batch_000001"]
     assert state(record_of(context, store))[1] == started(1)
 
 
-def test_results_that_were_not_written_are_written_again(context):
-    store = SizedStore()
+def test_results_that_were_not_written_are_written_again(context, store):
     record = record_of(context, store)
     record.write(opened(0, 1), [])
-    store.failing = True
+    store.failures["set"] = 1
     with pytest.raises(RuntimeError):
         record.write(opened(2), [started(0)])
-    store.failing = False
     record.write([], [started(0), started(1)])
     # What that write would have opened is not open.
     assert state(record_of(context, store, try_number=2)) == {0: started(0), 1: started(1)}
-
-
-def test_a_clear_starts_over(context):
-    store = SizedStore()
-    for number in (1, 2, 3):
-        record = record_of(context, store, try_number=number)
-        record.read()
-        record.write(opened(number), [])
-    cleared = {"try_number": 4, "max_tries": 7}
-    record = record_of(context, store, **cleared)
-    assert state(record) == {}
-    assert record.was_cleared
-    record.write(opened(7), [])
-    # What is left of the time before the Clear does not come back.
-    again = record_of(context, store, try_number=5, max_tries=7)
-    assert state(again) == {7: None}
-    assert again.was_cleared

@@ -57,14 +57,9 @@ def test_a_file_has_the_same_items_as_a_list(tmp_path, batch, ascii_only, ends, 
         assert [json.loads(item.inputs) for item in items] == batch
         assert [item.index for item in items] == [*range(len(batch))]
     assert [item.inputs for item in items] == [line.encode() for line in lines]
-
-
-@settings(max_examples=50)
-@given(batch=BATCHES)
-def test_digests_tell_items_apart(batch):
-    digests = {item.digest: item.inputs for item in read(batch)}
-    assert len(digests) == len({item.inputs for item in read(batch)})
-    assert {item.digest for item in read(batch, "another-flow")} & {*digests} == set()
+    digests = {item.digest: item.inputs for item in items}
+    assert len(digests) == len({*lines})
+    assert digests.keys() & {item.digest for item in read(batch, "another-flow")} == set()
 
 
 def test_a_long_sequence_is_read_in_slices():
@@ -110,59 +105,6 @@ def test_a_line_is_bounded_before_it_is_parsed(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 6 * MAX_LINE
     finally:
         tracemalloc.stop()
-
-
-SECRET = "the-customers-secret"
-
-
-@pytest.mark.parametrize(
-    ("text", "item", "line", "words"),
-    [
-        (f'{{}}\n\n{{"a": "{SECRET}"', 1, 3, "not JSON"),
-        (f'{{}}\n["{SECRET}"]', 1, 2, "a list"),
-        (f'{{"a": "{SECRET}", "b": "\\ud800"}}', 0, 1, "Unicode"),
-        (f'{{"a": {{"b": "{SECRET}", "b": 2}}}}', 0, 1, "'b' twice"),
-        ("[" * 100_000, 0, 1, "not JSON"),
-    ],
-)
-def test_a_wrong_line_is_named_and_not_shown(tmp_path, text, item, line, words):
-    path = tmp_path / "batch.jsonl"
-    path.write_text(text)
-    with pytest.raises(InvalidRequestError) as caught:
-        read(str(path))
-    assert caught.value.message.startswith(f"batch[{item}] (line {line} of {str(path)!r})")
-    assert words in caught.value.message
-    assert SECRET not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("batch", "words"),
-    [
-        ([{"a": SECRET}, [SECRET]], r"batch\[1\] is a list"),
-        (b"batch.jsonl", "batch is a bytes"),
-        (f'[{{"a": "{SECRET}"}}]', "batch is the text"),
-        ("nowhere://a/b", "not a URL"),
-    ],
-)
-def test_a_wrong_batch_is_named_and_not_shown(batch, words):
-    with pytest.raises(InvalidRequestError, match=words) as caught:
-        read(batch)
-    assert SECRET not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("path", "error", "why"),
-    [
-        ("file://{folder}", InvalidRequestError, "Is a directory"),
-        ("{folder}/batch.jsonl/more", InvalidRequestError, "Not a directory"),
-        ("{folder}/a\0b", InvalidRequestError, "embedded null"),
-        ("{folder}/nothing", FileUnavailableError, "No such file"),  # it may be there later
-    ],
-)
-def test_a_path_that_is_not_that_of_a_file(tmp_path, path, error, why):
-    (tmp_path / "batch.jsonl").write_text("{}")
-    with pytest.raises(error, match=f"batch is .*: .*{why}"):
-        read(path.format(folder=tmp_path))
 
 
 # The output

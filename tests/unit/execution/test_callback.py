@@ -56,13 +56,6 @@ def body(**fields):
     return json.dumps({"status": "success", **fields}).encode()
 
 
-def ended(result):
-    """Return what is read of an end with a result."""
-    said = read(body(result=result))
-    assert isinstance(said, Ended)
-    return said
-
-
 def sent(said):
     """Return what a flow sends to say it."""
     status = {Started: "started", Running: "running"}.get(type(said))
@@ -75,33 +68,20 @@ def test_what_is_said_is_what_is_read(said, encoding, drops_nulls):
     assert read(json.dumps(document).encode(encoding)) == said
 
 
-@settings(max_examples=50)
-@given(st.binary() | st.recursive(VALUES, st.lists).map(lambda value: json.dumps(value).encode()))
-@example(b'{"status": "success", "result": NaN}')
-@example(b'{"status": "success", "result": 1e999}')
-@example(b'{"status": "success", "result": "\\ud800"}')
+FIELDS = st.fixed_dictionaries(
+    {"status": st.sampled_from(["started", "running", "success", "failed"])},
+    optional=dict.fromkeys(("run_id", "run_link", "message", "progress", "result"), VALUES),
+)
+
+
+@settings(max_examples=100)
+@given(st.binary() | (VALUES | FIELDS).map(lambda value: json.dumps(value).encode()))
 @example(b'{"status": "success", "result": {"\\u0000": 1}}')
 @example(b'{"status": "success", "result": ' + b"9" * 5000 + b"}")
 @example(b'{"status": "started", "run_id": ' + b"9" * 5000 + b"}")
 @example(b'{"status": "running", "progress": ' + b"9" * 4000 + b"}")
-@example(b"[" * 60000)
 @example(b'{"a":' * 10000)
 def test_anything_is_read_or_rejected(data):
-    check_read_or_rejected(data)
-
-
-@settings(max_examples=50)
-@given(
-    st.fixed_dictionaries(
-        {"status": st.sampled_from(["started", "running", "success", "failed"])},
-        optional=dict.fromkeys(("run_id", "run_link", "message", "progress", "result"), VALUES),
-    )
-)
-def test_any_fields_are_read_or_rejected(document):
-    check_read_or_rejected(json.dumps(document).encode())
-
-
-def check_read_or_rejected(data):
     said, words = None, ""
     try:
         said = read(data)
@@ -112,12 +92,6 @@ def check_read_or_rejected(data):
         json.dumps(said, allow_nan=False, ensure_ascii=False).encode()
 
 
-@pytest.mark.parametrize("wrong", [2**64, -(2**63) - 1, *({name: 1} for name in sorted(RESERVED))])
-def test_what_airflow_cannot_hand_to_a_task(wrong):
-    with pytest.raises(ValueError, match="result contains a"):
-        read(body(result=[wrong]))
-
-
 @pytest.mark.parametrize("status", ["started", "running", "failed"])
 def test_number_as_run_id(status):
     """Exactly as it was written: so is that of the response to the start."""
@@ -125,25 +99,18 @@ def test_number_as_run_id(status):
     assert read(f'{{"status": "{status}", "run_id": {number}}}'.encode()).run_id == number
 
 
-@pytest.mark.parametrize("run_id", ["1.0", f'"{251 * "7"}"', 251 * "7", "true", "[]"])
-def test_what_is_no_run_id(run_id):
-    """Of a number with a fraction, nobody knows the exact text."""
-    with pytest.raises(ValueError, match="run_id"):
-        read(f'{{"status": "started", "run_id": {run_id}}}'.encode())
-
-
 @pytest.mark.parametrize("number", [2**64 - 1, -(2**63)])
 def test_largest_integers_reach_the_task(number):
     from airflow.sdk.execution_time import comms
 
-    entry = ended(number)._asdict()
+    entry = read(body(result=number))._asdict()
     frame = comms._ResponseFrame(id=1, body=comms.TaskStateStoreResult(value=entry).model_dump())
     assert frame.as_bytes()
 
 
 def test_deepest_result():
     result = json.loads("[" * 51 + "]" * 51)
-    assert ended(result).result == result
+    assert read(body(result=result))._asdict()["result"] == result
 
 
 @given(st.uuids())

@@ -102,16 +102,28 @@ def test_what_is_sent_again(clock, outcome, retry_unknown, is_sent_again):
     assert len(call.waits) == is_sent_again
 
 
-def test_waits_grow_from_one_second_to_thirty(clock):
-    call = Call(*[BUSY] * 8)
-    assert sent(call, seconds=1000) is DONE
-    assert call.waits == [1, 2, 4, 8, 16, 30, 30, 30]
-
-
-def test_retry_after_is_waited_for_and_jitter_beside_it(clock):
-    call = Call(busy(5), busy(0))
-    assert sent(call) is DONE
-    assert call.waits == [5 + 1, 0 + 2]
+@pytest.mark.parametrize(
+    ("seconds", "errors", "waits"),
+    [
+        (1000, [BUSY] * 8, [1, 2, 4, 8, 16, 30, 30, 30]),
+        # What was asked for, and the jitter beside it; also after a 502 that came before all was sent.
+        (60, [busy(5), busy(0)], [5 + 1, 0 + 2]),
+        (60, [NotSentError("No.", retry_after=5), NOT_SENT], [5 + 1, 2]),
+        # The last wait ends with the time.
+        (0, [BUSY], []),
+        (2.9, [BUSY] * 3, [1, 1.9]),
+        (7.1, [BUSY] * 5, [1, 2, 4, 0.1]),
+        # What was asked for does not count; but longer than ten minutes, it does, and is not cut short.
+        (60, [busy(600)] * 7, [601, 602, 604, 608, 616, 629]),
+        (60, [busy(601)], []),
+        (700, [busy(601)] * 2, [602]),
+    ],
+)
+def test_waits(clock, caplog, seconds, errors, waits):
+    call = Call(*errors)
+    assert sent(call, seconds=seconds) is [*errors, DONE][len(waits)]
+    assert call.waits == waits
+    assert (f"Tried {len(errors)} times" in caplog.text) is (0 < len(waits) < len(errors))
 
 
 def test_an_attempt_that_was_made_already_counts(clock):
@@ -121,13 +133,6 @@ def test_an_attempt_that_was_made_already_counts(clock):
     assert sent(call, seconds=0, after=NOT_SENT) is NOT_SENT
 
 
-def test_retry_after_is_waited_for_whatever_the_outcome(clock):
-    """Such as a 502 that came before all of the request was sent."""
-    call = Call(NotSentError("No.", retry_after=5), NOT_SENT)
-    assert sent(call) is DONE
-    assert call.waits == [5 + 1, 2]
-
-
 @given(asked=st.floats(0, 50))
 def test_no_wait_is_shorter_than_the_service_asked_for(asked):
     with pytest.MonkeyPatch.context() as patch:
@@ -135,30 +140,6 @@ def test_no_wait_is_shorter_than_the_service_asked_for(asked):
         sent(Call(busy(asked)))
 
     assert asked - 1e-6 <= clock.now - 1000 <= asked + 1 + 1e-6
-
-
-@pytest.mark.parametrize(("seconds", "calls"), [(0, 1), (2.9, 3), (7.1, 5)])
-def test_the_last_wait_ends_with_the_time(clock, seconds, calls, caplog):
-    """The waits would be 1, 2, 4 and 8 seconds."""
-    call = Call(*[BUSY] * 10)
-    assert sent(call, seconds=seconds) is BUSY
-
-    assert len(call.waits) == calls - 1
-    assert clock.now == pytest.approx(1000 + seconds)
-    assert (f"Tried {calls} times" in caplog.text) is (calls > 1)
-
-
-def test_a_wait_that_the_service_asked_for_does_not_count(clock):
-    call = Call(*[busy(600)] * 7)
-    assert isinstance(sent(call), BusyError)
-    assert call.waits == [601, 602, 604, 608, 616, 629]
-
-
-def test_a_longer_one_counts_and_is_not_cut_short(clock):
-    assert isinstance(sent(Call(busy(601))), BusyError)
-    call = Call(busy(601), last := busy(601))
-    assert sent(call, seconds=700) is last
-    assert call.waits == [602]
 
 
 @given(asked=st.floats(0, 20), seconds=st.floats(0, 60))

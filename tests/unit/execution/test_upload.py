@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import re
+from functools import partial
+from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +20,6 @@ from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     NotSentError,
     OutcomeUnknownError,
-    RejectedError,
 )
 from workflow_automation_provider.execution import upload as uploads
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -72,13 +74,6 @@ def uploaded_rows(service):
     return [file["row"] for files in uploaded(service) for file in files]
 
 
-def let_fail(service, kind, *, after=0, **options):
-    """Strike the request that comes after so many."""
-    if after:
-        service.faults.add("delay", operation="upload", seconds=0, times=after)
-    service.faults.add(kind, operation="upload", **options)
-
-
 def test_the_result_says_which_file_went_in_which_request(context, write):
     files = [write("a", "1"), {"row": 1}, write("b", "22"), write("c", "333")]
     assert upload(*files, files_per_request=2).execute(context(task_id="upload")) == {
@@ -116,63 +111,52 @@ class TestRequests:
         assert uploaded(service) == requests
 
 
-class TestWhatIsSentAgain:
-    """All of it, where anything differs that decides the requests; else nothing that was confirmed."""
+def at_another_place(files, _):
+    """Return the same files, but for the path of one."""
+    path = Path(files[0])
+    other = path.with_name("other") / path.name
+    other.parent.mkdir()
+    other.hardlink_to(path)
+    return [str(other), *files[1:]]
 
-    @pytest.mark.parametrize(
-        "other",
-        [
-            {"run_id": "1002"},
-            {"file_format": {"a": "name"}},
-            {"file_format": {"b": "name"}},
-            {"files_per_request": 3},
-            {"max_request_bytes": 62},
-        ],
-    )
-    def test_what_was_sent_otherwise(self, service, attempt, write, other, log):
-        usual = {"flow_id": "demo-flow", "files_per_request": 2, "file_format": {"c": "name"}}
-        files = [write("a"), {"row": 1}, write("b"), write("c")]
-        let_fail(service, "busy", after=1)
-        with pytest.raises(BusyError):
-            upload(*files, **usual).execute(attempt())
-        upload(*files, **{**usual, **other}).execute(attempt(try_number=2))
-        sent = uploaded(service)[1:]
-        assert [element for request in sent for element in request][1] == {"row": 1}
-        assert sum(map(len, sent)) == 4
-        assert mentions(log(), "an earlier try uploaded in 1 requests")
 
-    @pytest.mark.parametrize("change", ["content", "place", "order", "number", "mapping"])
-    def test_another_list(self, service, attempt, tmp_path, write, change, log):
-        path, row = write("a", "1"), {"row": 1}
-        files: list[Any] = [path, row]
-        upload(*files).execute(attempt())
-        match change:
-            case "content":
-                write("a", "2")
-            case "place":  # the same file but for its path
-                (tmp_path / "b").mkdir()
-                (tmp_path / "b" / "a").hardlink_to(tmp_path / "a")
-                files = [str(tmp_path / "b" / "a"), row]
-            case "order":
-                files = [row, path]
-            case "number":
-                files = [path, row, path]
-            case "mapping":
-                files = [path, {"row": 2}]
-        upload(*files).execute(attempt(try_number=2))
-        assert len(service.uploads) == 2
-        assert len(uploaded(service)[1]) == len(files)
-        # And that is what a third try compares with.
-        upload(*files).execute(attempt(try_number=3))
-        assert len(service.uploads) == 2
-
-    def test_files_in_a_set_have_the_same_order_in_each_try(self, service, attempt, write):
-        files: Any = {write(f"{number:02}") for number in range(12)}
-        for number in (1, 2):
-            UploadFilesOperator(task_id="upload", run_id="1001", files=files, file_format="name").execute(
-                attempt(try_number=number)
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        *(
+            (lambda files, _: files, options)
+            for options in (
+                {"run_id": "1002"},
+                {"file_format": {"a": "name"}},
+                {"files_per_request": 3},
+                {"max_request_bytes": 62},
             )
-        assert uploaded(service) == [[f"{number:02}" for number in range(12)]]
+        ),
+        (lambda files, write: [write("a", "2"), *files[1:]], {}),
+        (at_another_place, {}),
+        (lambda files, _: files[::-1], {}),
+        (lambda files, _: [*files, files[0]], {}),
+        (lambda files, _: [files[0], {"row": 2}, *files[2:]], {}),
+    ],
+)
+def test_all_is_sent_again_where_anything_differs_that_decides_the_requests(
+    service, attempt, write, log, change, options
+):
+    usual = {"flow_id": "demo-flow", "files_per_request": 2, "file_format": {"c": "name"}}
+    files: list[Any] = [write("a"), {"row": 1}, write("b"), write("c")]
+    upload(*files, **usual).execute(attempt())
+    files = change(files, write)
+    for number in (2, 3):  # what the second try has sent, the third one compares with
+        upload(*files, **{**usual, **options}).execute(attempt(try_number=number))
+    assert sum(map(len, uploaded(service)[2:])) == len(files)
+    assert mentions(log(), "an earlier try uploaded in 2 requests")
+
+
+def test_files_in_a_set_have_the_same_order_in_each_try(service, attempt, write):
+    files: Any = {write(f"{number:02}") for number in range(12)}
+    for number in (1, 2):
+        upload(files=files).execute(attempt(try_number=number))
+    assert uploaded(service) == [[f"{number:02}" for number in range(12)]]
 
 
 def test_state_result_and_log_are_bounded(service, store, attempt, log):
@@ -223,27 +207,24 @@ class TestLog:
         assert text.count("1 file received") == 4
         assert mentions(text, "12 files of 12 bytes for run 1001", "a, b, c, d, e, f, g, h, i, j and 2 more")
 
-    @pytest.mark.parametrize(
-        ("size", "text"), [(0, "0 bytes"), (MIB / 10 - 1, "104857 bytes"), (1234.56 * MIB, "1,234.6 MiB")]
-    )
-    def test_sizes(self, size, text):
-        assert uploads.mebibytes(size) == text
+    def test_sizes(self):
+        found = [uploads.mebibytes(size) for size in (0, MIB / 10 - 1, 1234.56 * MIB)]
+        assert found == ["0 bytes", "104857 bytes", "1,234.6 MiB"]
+
+
+def is_gone():
+    raise PermissionError(13, "Permission denied")
 
 
 class TestRecord:
-    def test_a_file_that_changed_on_the_way_is_not_recorded(self, store, attempt):
-        looks = iter(range(9))
-        file = File("a", 1, "text/csv", "a", open=lambda: io.BytesIO(b"x"), fingerprint=lambda: next(looks))
-        with pytest.raises(FileUnavailableError, match="a changed"):
-            upload(file, file_format="base64").execute(attempt())
-        assert store.entries == {}
-
-    def test_a_file_that_can_no_longer_be_looked_at_is_not_sent(self, service, store, attempt):
-        def look():
-            raise PermissionError(13, "Permission denied")
-
+    @pytest.mark.parametrize(
+        ("look", "why"), [(partial(next, count()), "changed"), (is_gone, r"\(Permission denied\)")]
+    )
+    def test_a_file_that_is_not_as_it_was_is_neither_sent_nor_recorded(
+        self, service, store, attempt, look, why
+    ):
         file = File("a", 1, "text/csv", "<a>", open=lambda: io.BytesIO(b"x"), fingerprint=look)
-        with pytest.raises(FileUnavailableError, match=r"<a>.*\(Permission denied\)"):
+        with pytest.raises(FileUnavailableError, match=f"<a>.*{why}"):
             upload(file, file_format="base64").execute(attempt())
         assert (uploaded(service), store.entries) == ([], {})
 
@@ -260,7 +241,8 @@ class TestTries:
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
         for number in (1, 2):
-            let_fail(service, "busy", after=1)
+            service.faults.add("delay", operation="upload", seconds=0)  # the first request gets through
+            service.faults.add("busy", operation="upload")
             with pytest.raises(BusyError):
                 upload_rows(1, 2, 3).execute(attempt(try_number=number))
         result = upload_rows(1, 2, 3).execute(attempt(try_number=3))
@@ -301,23 +283,6 @@ def test_an_unknown_outcome_is_sent_again_or_left_to_airflow(service, attempt):
     assert not isinstance(caught.value, AirflowFailException)
 
 
-def test_a_numeric_run_id(service, attempt):
-    """As native rendering makes it."""
-    upload_rows(1, run_id=1001).execute(attempt())
-    assert uploaded_rows(service) == [1]
-
-
-def test_another_in_the_same_try_is_rejected(service, attempt):
-    """As of a subclass: the next try would take the other's files for its own."""
-    now = attempt()
-    service.faults.add("reject", operation="upload")
-    with pytest.raises(AirflowFailException, match="400"):
-        upload_rows(1).execute(now)
-    with pytest.raises(AirflowFailException, match="already executed"):
-        upload_rows(2).execute(now)
-    assert uploaded_rows(service) == []
-
-
 def test_an_ended_task_uploads_nothing_more(service, attempt, monkeypatch):
     service.faults.add("busy", operation="upload", retry_after="30", times=None)
     operator = upload_rows(1, send_retry_timeout=120)
@@ -331,16 +296,11 @@ def test_an_ended_task_uploads_nothing_more(service, attempt, monkeypatch):
     assert len(service.journal.requests("upload")) == 1
 
 
-class TestRunOfATrigger:
-    """run_id takes what a trigger returned, as it stands."""
-
-    def test_the_flow_that_is_given_comes_before_its_own(self, service, attempt):
-        run = {"run_id": "1001", "run_link": "http://there", "flow_id": "the-triggers"}
-        assert upload_rows(1, run_id=run, flow_id="demo-flow").execute(attempt())["run_id"] == "1001"
-        assert [(sent.run_id, sent.flow_id) for sent in service.uploads] == [("1001", "demo-flow")]
-
-    def test_its_flow_comes_before_the_connections(self, service, attempt):
-        service.faults.add("reject", operation="upload", flow_id="the-triggers")
-        with pytest.raises(RejectedError, match="the-triggers") as caught:
-            upload_rows(1, run_id={"run_id": "1001", "flow_id": "the-triggers"}).execute(attempt())
-        assert (caught.value.run_id, caught.value.flow_id) == ("1001", "the-triggers")
+@pytest.mark.parametrize(
+    "run_id",
+    [1001, {"run_id": "1001", "run_link": "http://there", "flow_id": "the-triggers"}],
+    ids=["a number, as native rendering makes it", "a result"],
+)
+def test_a_run_id_and_the_flow_that_is_given_comes_before_its_own(service, attempt, run_id):
+    assert upload_rows(1, run_id=run_id, flow_id="demo-flow").execute(attempt())["run_id"] == "1001"
+    assert [(sent.run_id, sent.flow_id) for sent in service.uploads] == [("1001", "demo-flow")]

@@ -1,7 +1,14 @@
-"""What a task ends with because of its earlier tries, its run or a person: each once, in golden/run_errors.txt."""
+"""
+What a task ends with because of its earlier tries, its run or a person: each once, in golden/run_errors.txt.
+
+With the class of the error, whether a run was started and Airflow may retry the task, how many requests were sent, and
+how many entries there are.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 from collections.abc import Callable
@@ -9,14 +16,15 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 
+from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
 from workflow_automation_provider.execution.ledger import ENTERED
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
 
-from ..starts import trigger
-from .tasks import before, claims, later, waits
+from ..starts import before, claims, later, requests, trigger, waits
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "run_errors.txt"
 """Renewed by ``GOLDEN=1`` in the environment of these tests: read the difference before it is committed."""
@@ -33,103 +41,127 @@ def batch(items, **options):
 
 
 class Tries:
-    """A task instance whose tries are executed one after another, whatever they end with."""
+    """What the steps of a case share: the tries of a task instance."""
 
     def __init__(self, request):
         self.fixture = request.getfixturevalue
         self.store, self.service = self.fixture("store"), self.fixture("service")
+        self.left = lambda: (requests(self.service), len(self.store.entries))
         self.number = 0
 
     def next(self, **options):
         self.number += 1
-        return self.fixture("context")(self.store, try_number=self.number, **options)
+        return self.fixture("context")(self.store, **{"try_number": self.number, **options})
 
-    def fails(self, operator, **options):
-        operator.execute(self.next(**options))
 
-    def fails_again(self, operator, fault, operation=None, **options):
-        """Fail because of what the try before left."""
-        self.service.faults.add(fault, operation=operation)
-        with pytest.raises(Exception):  # noqa: B017, PT011 - a case is about the next try
-            operator.execute(self.next())
-        operator.execute(self.next(**options))
+# The steps of a case: what they raise is suppressed, but for the last one.
 
-    def starts(self, *names, inputs=None):
-        now = self.next(task_id="customers")
+
+def execute(*operators, **options):
+    """Execute operators in the next try, given options of its context."""
+
+    def step(tries):
+        now = tries.next(**options)
+        for operator in operators:
+            operator.execute(now)
+
+    return step
+
+
+def starts(*names, **options):
+    """Start runs by name in the next try."""
+
+    def step(tries):
+        now = tries.next(task_id="customers")
         for name in names:
-            trigger_flow_once(name, inputs=inputs or {}, context=now)
+            trigger_flow_once(name, context=now, **{"send_retry_timeout": 0, **options})
+
+    return step
 
 
-def other_inputs(tries):
-    for number in (1, 2):
-        tries.starts("ada", inputs={"number": number})
+def fault(kind, **options):
+    return lambda tries: tries.service.faults.add(kind, **options)
 
 
-def executed_twice(tries):
-    now = tries.next()
-    for _ in range(2):
-        trigger().execute(now)
-
-
-def supplied(tries):
-    tries.number = 1
+def enters_what_is_none(tries):
     tries.store.entries[ENTERED] = {"run": "77"}
-    tries.fails(trigger())
 
 
 def forgets(tries):
-    tries.fails(trigger())
     tries.store.lost = ["workflow_automation_start/1/0", "workflow_automation_probe"]
-    tries.fails(trigger())
 
 
-def without_a_value(tries):
-    operator = trigger()
-    operator.flow_id = "None"
-    tries.fails(operator)
+def airflow(**settings):
+    """Set settings of Airflow."""
+    return environment({f"AIRFLOW__{name}": value for name, value in settings.items()})
 
 
-def files_for_no_run_id(tries):
-    tries.service.faults.add("response", body={})
-    tries.fails(trigger(files=FILES))
+def elsewhere(**extra):
+    """Return the variable of a connection to another service."""
+    fields = {"conn_type": "workflow_automation", "host": "https://service.example/api", "extra": extra}
+    return {"AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT": json.dumps(fields)}
 
 
-def other_items(tries):
-    for number in (1, 2):
-        tries.fails(batch([{"number": number}]))
+def environment(variables):
+    def step(tries):
+        for name, value in variables.items():
+            tries.fixture("monkeypatch").setenv(name, value)
+
+    return step
 
 
-def no_base_url(tries):
-    tries.fixture("monkeypatch").setenv("AIRFLOW__API__BASE_URL", "")
-    tries.fails(waits(task_id="trigger"))
+def rendered(operator, **values):
+    """Return an operator with what its templates became."""
+    vars(operator).update(values)
+    return operator
 
 
-def state_that_is_cleared(tries):
-    tries.fixture("monkeypatch").setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "True")
-    tries.fails(waits(task_id="trigger"))
+def in_world(operator, *steps, struck_by=None):
+    """Raise the error of a task in a database after its first try, and what happens to it from then on."""
 
-
-def in_world(operator, *steps, fault=None):
-    """Return a case: the error of a task in a database after its first try, and these steps."""
-
-    def case(tries):
+    def step(tries):
         task = tries.fixture("world")(operator)
-        task.faults.add(fault) if fault else None
+        tries.left = lambda: (len(task.requests), len(task.rows.entries))
+        task.faults.add(struck_by) if struck_by else None
         task.try_()
-        for step in steps:
-            step(task)
+        for happens in steps:
+            happens(task)
         raise task.last.error
 
-    return case
+    return [step]
 
 
 def tries_again(task):
     task.try_()
 
 
-def enters_another(task):
-    task.enter("77")
+def says(status, run=-1, **fields):
+    return lambda task: task.flow.says(status, run, **fields)
+
+
+def passes(**time):
+    return lambda task: later(task, **time)
+
+
+def enters(run_id=None):
+    """Have a person enter a run, by default the task's own, and clear the task."""
+
+    def happens(task):
+        task.mark("failed")
+        task.enter(run_id or task.flow.runs[0].run_id)
+        task.clear()
+        task.until_end()
+
+    return happens
+
+
+def cleared(task):
+    task.mark("failed")
     task.clear()
+
+
+def doubts(task):
+    task.faults.add("drop_after")
     task.try_()
 
 
@@ -141,62 +173,88 @@ def waits_only_now(task):
     task.operator = waits()
 
 
-def broken_connection(tries):
-    broken = '{"conn_type": "workflow_automation", "extra": {"typo": 1}}'
-    name = "AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT"
+START_AGAIN = starts("ada", on_unknown_start="start_again")
+DOUBT = [fault("drop_after"), START_AGAIN]
+CLAIMED = says("started", 0, run_id=True)
+LOCAL = "http://127.0.0.1"
 
-    def breaks(task):
-        task.flow.says("success", result=3)
-        tries.fixture("monkeypatch").setenv(name, broken)
-
-    in_world(waits(), breaks, tries_again)(tries)
-
-
-CASES: dict[str, Callable[[Tries], object]] = {
-    "an earlier try is in doubt": lambda tries: tries.fails_again(trigger(), "drop_after"),
-    "an earlier try started a run without a known id": lambda tries: tries.fails_again(trigger(), "garbage"),
-    "a name with other inputs": other_inputs,
-    "a name that was used": lambda tries: tries.starts("ada", "ada"),
-    "a name of two lines": lambda tries: tries.starts("a\nb"),
-    "an operator that was executed": executed_twice,
-    "an operator inside a task": lambda tries: tries.fails(trigger(task_id="ada"), task_id="customers"),
-    "an entered run that is none": supplied,
-    "a store that forgets": forgets,
-    "a template that was not rendered": lambda tries: tries.fails(trigger(flow_id="{{ ds }}")),
-    "a template without a value": without_a_value,
-    "a connection id that is none": lambda tries: tries.fails(trigger(workflow_automation_conn_id=None)),
-    "an upload for a result without a run_id": lambda tries: tries.fails(upload({"flow_id": "demo-flow"})),
-    "an upload for several results": lambda tries: tries.fails(upload([{"run_id": "1001"}])),
-    "an upload for the text of a result": lambda tries: tries.fails(upload("{'run_id': '1001'}")),
-    "files for a run without an id": files_for_no_run_id,
-    "a batch that changed": other_items,
-    "an output_path that is a folder": lambda tries: tries.fails(batch([], output_path="/")),
-    "a wait without a store": lambda tries: waits(task_id="trigger").execute(tries.fixture("context")()),
-    "a wait with another store": state_that_is_cleared,
-    "a callback URL without a base": no_base_url,
-    "inputs with the name of the callback URL": lambda tries: tries.fails(
-        waits(task_id="trigger", inputs={"callback_url": "mine"})
-    ),
-    "the flow says failed": in_world(
-        waits(), lambda task: task.flow.says("failed", message="No rows"), tries_again
-    ),
-    "nobody says how the run ended": in_world(waits(), lambda task: later(task, days=1), tries_again),
+CASES: dict[str, list[Callable[[Tries], object]]] = {
+    "an earlier try is in doubt": [fault("drop_after"), execute(trigger()), execute(trigger())],
+    "an earlier run has no known id": [fault("garbage"), execute(trigger()), execute(trigger())],
+    "a name with other inputs": [starts("ada"), starts("ada", inputs={"a": 1})],
+    "a name with another flow": [fault("garbage"), starts("ada"), starts("ada", flow_id="demo-flow")],
+    "a name with a wrong argument after a doubt": [
+        *DOUBT,
+        starts("ada", on_unknown_start="start_again", send_retry_timeout=-1),
+    ],
+    "a name that was rejected after a doubt": [*DOUBT, fault("reject"), START_AGAIN],
+    "a name in doubt after a rejection": [*DOUBT, fault("reject"), START_AGAIN, starts("ada")],
+    "a name that was used": [starts("ada", "ada")],
+    "a name of two lines": [starts("a\nb")],
+    "an operator that was executed": [execute(trigger(), trigger())],
+    "an operator inside a task": [execute(trigger(task_id="ada"), task_id="customers")],
+    "an entered run that is none": [enters_what_is_none, execute(trigger(), try_number=2)],
+    "a store that forgets": [execute(trigger()), forgets, execute(trigger())],
+    "a template that was not rendered": [execute(trigger(flow_id="{{ ds }}"))],
+    "a template without a value": [execute(rendered(trigger(), flow_id="None"))],
+    "a connection id that is none": [execute(trigger(workflow_automation_conn_id=None))],
+    "an upload for a result without a run_id": [execute(upload({"flow_id": "demo-flow"}))],
+    "an upload for several results": [execute(upload([{"run_id": "1001"}]))],
+    "an upload for the text of a result": [execute(upload("{'run_id': '1001'}"))],
+    "an upload that was executed": [execute(trigger()), execute(upload(), upload())],
+    "an upload of the flow of its run": [
+        execute(trigger()),
+        execute(upload({"run_id": "1001", "flow_id": "another"})),
+    ],
+    "files that are not there": [execute(trigger(files="/nowhere/*.csv"))],
+    "files that are not JSON": [execute(trigger(files=[{"a": {1}}]))],
+    "files for a run without an id": [fault("response", body={}), execute(trigger(files=FILES))],
+    "a batch that changed": [execute(batch([{"number": 1}])), execute(batch([{"number": 2}]))],
+    "an output_path that is a folder": [execute(batch([], output_path="/"))],
+    "a wait without a store": [lambda tries: waits().execute(tries.fixture("context")())],
+    "a wait without its entries": [airflow(STATE_STORE__CLEAR_ON_SUCCESS="True"), execute(waits())],
+    "a claim with another store": [airflow(STATE_STORE__BACKEND="theirs"), execute(claims())],
+    "a wait with a store of workers": [airflow(WORKERS__STATE_STORE_BACKEND="theirs"), execute(waits())],
+    "a callback URL without a base": [airflow(API__BASE_URL=""), execute(waits())],
+    "a callback URL that is none": [airflow(API__BASE_URL="ftp://a.example"), execute(waits())],
+    "an Airflow that only this machine reaches": [
+        environment(elsewhere()),
+        airflow(API__BASE_URL=LOCAL),
+        execute(waits()),
+    ],
+    "a callback_base_url of this machine": [
+        environment(elsewhere(callback_base_url=LOCAL)),
+        execute(waits()),
+    ],
+    "inputs that are a list": [execute(rendered(waits(), inputs=["a"]))],
+    "inputs with the name of the callback URL": [execute(waits(inputs={"callback_url": "mine"}))],
+    "the flow says failed": in_world(waits(), says("failed", message="No rows"), tries_again),
+    "nobody says how the run ended": in_world(waits(), passes(days=1), tries_again),
     "the run says nothing more": in_world(
-        waits(heartbeat_timeout=timedelta(minutes=1)), lambda task: later(task, minutes=3), tries_again
+        waits(heartbeat_timeout=timedelta(minutes=1)), passes(minutes=3), tries_again
     ),
-    "no run claimed its start": in_world(claims(), fault="drop_after"),
-    "no run claimed its start in the last try": in_world(claims(retries=0), fault="drop_after"),
-    "a doubt that was closed": in_world(waits(), fault="drop_after"),
-    "a task that a person marked": in_world(claims(), marked, fault="drop_after"),
-    "an entered run while another has the task": in_world(
+    "no run claimed its start": in_world(claims(), struck_by="drop_after"),
+    "no run claimed its start in the last try": in_world(claims(retries=0), struck_by="drop_after"),
+    "a doubt that was closed": in_world(waits(), struck_by="drop_after"),
+    "a task that a person marked": in_world(claims(), marked, struck_by="drop_after"),
+    "an entered run while another has the task": in_world(waits(), CLAIMED, enters("77")),
+    "an entered run that was told to stop": in_world(
+        waits(), CLAIMED, says("started", 0, run_id="77"), enters("77")
+    ),
+    "an entered run of a start that was told to stop": in_world(waits(), cleared, CLAIMED, enters()),
+    "an entered run that is not that of the last start": in_world(waits(), enters("77")),
+    "an entered run of a start that was rejected": in_world(waits(), enters("77"), struck_by="reject"),
+    "an entered run of an earlier start": in_world(waits(), cleared, doubts, enters()),
+    "an entered run of an earlier start in doubt": in_world(
+        waits(on_unknown_start="start_again"), doubts, enters(), struck_by="drop_after"
+    ),
+    "an entered run that cannot be waited for": in_world(trigger(), waits_only_now, enters("77")),
+    "a connection that broke while the task waited": in_world(
         waits(),
-        lambda task: (task.flow.says("started", run_id=True), task.mark("failed")),
-        enters_another,
+        says("success", result=3),
+        lambda _: os.environ.update(elsewhere(typo=1)),
+        tries_again,
     ),
-    "an entered run that cannot be waited for": in_world(
-        trigger(task_id="flow", retries=2), waits_only_now, enters_another
-    ),
-    "a connection that broke while the task waited": broken_connection,
 }
 
 
@@ -213,9 +271,17 @@ def renew(name, text):
 
 @pytest.mark.parametrize("name", CASES)
 def test_words(request, name):
+    tries, (*steps, last) = Tries(request), CASES[name]
+    for step in steps:
+        with contextlib.suppress(WorkflowAutomationError):
+            step(tries)
     with pytest.raises(Exception) as caught:  # noqa: PT011 - its class is in the file
-        CASES[name](Tries(request))
-    text = f"{type(caught.value).__name__}\n{caught.value}"
+        last(tries)
+    accepted = getattr(caught.value, "accepted", Accepted.NO).name
+    retry = "no retry" if isinstance(caught.value, AirflowFailException) else "retry"
+    text = "{}, accepted: {}, {}, requests: {}, entries: {}\n{}".format(
+        type(caught.value).__name__, accepted, retry, *tries.left(), caught.value
+    )
     text = re.sub(r"http://127\.0\.0\.1:\d+", "http://service", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", "TIME", text)
     if os.environ.get("GOLDEN"):
