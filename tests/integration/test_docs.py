@@ -94,8 +94,8 @@ def run_block(run_dag, service, workflow_automation_connect, workflow_automation
 
     def run(text, **options):
         if '"1001"' in text:
-            with WorkflowAutomationHook() as hook:
-                assert hook.trigger_flow({}).run_id == "1001"
+            hook = WorkflowAutomationHook()
+            assert hook.trigger_flow({}).run_id == "1001"
         before = len(service.runs)
         text = text.replace("/data/", f"{data}/").replace('"FLOW"', '"demo-flow"')
         run_dag(text, preamble="", **options)
@@ -261,9 +261,9 @@ def test_every_command_is_tested():
 
 
 def is_the_pages(connection):
-    with WorkflowAutomationHook() as hook:
-        hook.connection = connection
-        found = (hook.get_conn().base_url, connection.password, hook.extra.flow_id)
+    hook = WorkflowAutomationHook()
+    hook.connection = connection
+    found = (hook.get_conn().base_url, connection.password, hook.extra.flow_id)
     return found == ("https://service.example/api", "KEY", "FLOW")
 
 

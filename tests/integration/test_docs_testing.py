@@ -52,9 +52,9 @@ def run(line):
 
 def test_the_json_of_the_page_is_what_an_upload_holds(service):
     (block,) = read_code_blocks(PAGE, "json")
-    with WorkflowAutomationHook() as hook:
-        run_id = str(hook.trigger_flow({}).run_id)
-        hook.upload_files(run_id, [{"name": "a.bin", "content": "A" * 1368}])
+    hook = WorkflowAutomationHook()
+    run_id = str(hook.trigger_flow({}).run_id)
+    hook.upload_files(run_id, [{"name": "a.bin", "content": "A" * 1368}])
     (found,) = service.uploads[0].files
     hidden = re.sub(r'"[0-9a-f]{64}"', '"…"', json.dumps(found))
     # 1368 characters are 1026 bytes without padding, 1024 with it.

@@ -49,16 +49,16 @@ def test_memory_does_not_grow_with_the_file(service, tmp_path):
     path = tmp_path / "sparse.bin"
     with path.open("wb") as stream:
         stream.truncate(64 * MIB)
-    with WorkflowAutomationHook() as hook:
-        run_id = hook.trigger_flow({}).run_id
+    hook = WorkflowAutomationHook()
+    run_id = hook.trigger_flow({}).run_id
     script = f"""
 import resource
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-with WorkflowAutomationHook() as hook:
-    hook.get_conn()
-    before = peak()
-    hook.upload_files({run_id!r}, {str(path)!r})
+hook = WorkflowAutomationHook()
+hook.get_conn()
+before = peak()
+hook.upload_files({run_id!r}, {str(path)!r})
 print(peak() - before)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

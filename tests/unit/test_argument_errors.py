@@ -81,7 +81,7 @@ WRONG: list[tuple[Callable[..., Any], str, tuple[object, ...]]] = [
     *((upload, "file_format", (value,)) for value in ("b64", {"a": "b64"}, 5)),
     (batch, "on_rejected", ("ignore",)),
     (batch, "max_concurrency", (0, 257)),
-    (batch, "max_starts_per_second", (0, float("inf"))),
+    (batch, "max_starts_per_second", (0, float("inf"), "8")),
     (FlowNotifier, "inputs", (None,)),
 ]
 
@@ -176,6 +176,7 @@ def connections() -> Iterator[dict[str, Any]]:
         yield {"host": host, "port": 2} if host.endswith(":1") else {"host": host}
     for fields in (
         {"extra": [1]},
+        {"login": "ada"},
         {"extra": {"typo": 1}},
         {"schema": "http"},
         {"extra": {"timeout": "x", "key_expires_on": "soon", "verify": "perhaps"}},

@@ -152,9 +152,9 @@ def test_taskflow_and_hook_tell_the_collector(service, context, collected, tmp_p
         monkeypatch.setitem(sys.modules, name, None)  # nothing of it is needed
     (tmp_path / "a").write_text("a")
     trigger_flow_once("once", context=context())
-    with WorkflowAutomationHook() as hook:
-        hook.trigger_flow()
-        hook.upload_files("1002", f"{tmp_path}/a")
+    hook = WorkflowAutomationHook()
+    hook.trigger_flow()
+    hook.upload_files("1002", f"{tmp_path}/a")
     assert collected() == ([f"file://{tmp_path}/a"], [flow_of(service)] * 2)  # one by each hook
 
 

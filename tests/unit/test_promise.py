@@ -450,8 +450,8 @@ def started(workflow_automation_service, workflow_automation_connect):
 
     def start(body):
         workflow_automation_service.faults.add("response", body=body)
-        with WorkflowAutomationHook() as hook:
-            return hook.trigger_flow({})
+        hook = WorkflowAutomationHook()
+        return hook.trigger_flow({})
 
     return start
 
@@ -502,8 +502,8 @@ LOGIN = "<html><head><title>Sign in</title></head></html>"
 def test_a_login_page_confirms_no_upload_but_other_words_do(service, content_type, words, confirms):
     headers = {"Content-Type": content_type}
     service.faults.add("response", operation="upload", body=words, headers=headers)
-    with WorkflowAutomationHook() as hook:
-        hook.trigger_flow({})
-        with contextlib.nullcontext() if confirms else pytest.raises(OutcomeUnknownError, match="200"):
-            hook.upload_files("1001", [{"a": 1}], "demo-flow")
+    hook = WorkflowAutomationHook()
+    hook.trigger_flow({})
+    with contextlib.nullcontext() if confirms else pytest.raises(OutcomeUnknownError, match="200"):
+        hook.upload_files("1001", [{"a": 1}], "demo-flow")
     assert len(service.uploads) == 1

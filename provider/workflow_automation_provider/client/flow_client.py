@@ -87,10 +87,6 @@ class FlowClient:
         # A shorter key would be found in other words.
         return self._api_key is not None and len(self._api_key) >= 8 and self._api_key in text
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
     def stop(self) -> None:
         """
         Stop sending, for good and also in calls that are in progress; safe in a signal handler.

@@ -74,7 +74,7 @@ class BatchStarter:
     Start the runs of a batch that no earlier try started.
 
     :param record: what the task instance knows about the batch
-    :param hook: sends the requests; closed afterwards
+    :param hook: sends the requests
     :param retrier: how long the service may be busy or unreachable without interruption
     :param context: of the task, for the XComs
     :param fails_if_rejected: whether the batch fails if the service rejected items
@@ -124,13 +124,12 @@ class BatchStarter:
         """
         try:
             missing = self._check()
-            with self.hook:
-                template = self.hook.prepare_trigger({}, self.flow_id) if missing else None
-                if self.output_path:
-                    check_output(self.output_path, self._source)
-                    self._output = self.output_path
-                if template:
-                    self._start_missing(missing, template)
+            template = self.hook.prepare_trigger({}, self.flow_id) if missing else None
+            if self.output_path:
+                check_output(self.output_path, self._source)
+                self._output = self.output_path
+            if template:
+                self._start_missing(missing, template)
             return self._report()
         except Exception as error:
             failed = error if isinstance(error, WorkflowAutomationError) else self._interrupted(error)

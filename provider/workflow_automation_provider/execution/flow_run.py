@@ -88,7 +88,7 @@ class FlowRun:
     """
     The run of one task instance: what it is given besides the arguments of its operator.
 
-    :param hook: sends the requests, and redacts the token; closed afterwards
+    :param hook: sends the requests, and redacts the token
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
     :param rendered_flow_id: returns the flow, None for that of the API key; called only where it is needed
     :param make_inputs: returns the inputs; called only if a run is to be started

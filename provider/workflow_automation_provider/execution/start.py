@@ -78,7 +78,7 @@ class RunStarter:
     Start the run of one record, unless an earlier try did.
 
     :param record: what the task instance knows about the run
-    :param hook: sends the request; closed afterwards
+    :param hook: sends the request
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
     :param asked: what the task asks for
     :param claim_timeout: how long to wait for a claim with ``"claim"``
@@ -141,9 +141,8 @@ class RunStarter:
             if decision is not Decision.SEND:
                 raise self._reported(decision, facts)
             self._log_earlier(facts)
-        with self._hook:
-            self._request, token = prepare()
-            return self._send_once(token, facts)
+        self._request, token = prepare()
+        return self._send_once(token, facts)
 
     # An earlier start --------------------------------------------------------------------------------------
 

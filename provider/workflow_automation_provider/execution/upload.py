@@ -79,7 +79,7 @@ class Uploader:
     """
     Send the requests that no earlier try sent.
 
-    :param hook: sends the requests; closed afterwards
+    :param hook: sends the requests
     :param retrier: how long to keep retrying each request while the service is busy or cannot be reached
     :param files: as passed by the DAG author
     :param of_own_run: whether the same task starts the run. A Clear then starts another run, which has none of the
@@ -123,12 +123,11 @@ class Uploader:
         :param flow_id: the flow, None for the connection's
         :raises WorkflowAutomationError: if a request was not confirmed
         """
-        with self.hook:
-            try:
-                return self._upload(identifier("run_id", run_id), flow_id)
-            except WorkflowAutomationError as error:
-                told = error.with_facts(flow_id=error.flow_id or flow_id, run_id=str(run_id))
-                raise told from error.__cause__
+        try:
+            return self._upload(identifier("run_id", run_id), flow_id)
+        except WorkflowAutomationError as error:
+            told = error.with_facts(flow_id=error.flow_id or flow_id, run_id=str(run_id))
+            raise told from error.__cause__
 
     def _upload(self, run_id: str, flow_id: str | None) -> UploadResult:
         elements = self.elements = self.elements or resolve(self.files)

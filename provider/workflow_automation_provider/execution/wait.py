@@ -194,8 +194,7 @@ class CompletionWait:
         :raises RunFailedError: if the run failed
         """
         self.retrier.log.info("%s", self._said(waiting, spoken))
-        with self.hook:
-            result, message = self._redacted(end.result), self._redacted(end.message) or ""
+        result, message = self._redacted(end.result), self._redacted(end.message) or ""
         if self.expects_claim and not spoken.claim:
             self.retrier.log.warning(
                 "The run has not claimed its start: the flow has no first step that does. Wherever the outcome of a "
@@ -296,11 +295,8 @@ def check_entered(run_id: str, spoken: Spoken) -> None:
 def with_said(run: RunResult, spoken: Spoken, hook: WorkflowAutomationHook) -> RunResult:
     """Return a run with what it has said of itself, without what reveals a secret of the connection."""
     link = spoken.claim and spoken.claim.run_link
-    with hook:
-        redact = hook.get_conn().redact
-        said = run_result(
-            *(text if text and redact(text) == text else None for text in (spoken.run_id, link))
-        )
+    redact = hook.get_conn().redact
+    said = run_result(*(text if text and redact(text) == text else None for text in (spoken.run_id, link)))
     if spoken.run_id not in (None, run.get("run_id")):
         # Another one than the response named: nothing of that is kept.
         run = run_result(None, flow_id=run.get("flow_id"))

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
@@ -51,15 +51,6 @@ class WorkflowAutomationHook(BaseHook):
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self._client: FlowClient | None = None
         self._stopped = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Do nothing: between requests, no connection is kept open."""
 
     @functools.cached_property
     def connection(self) -> Connection:
@@ -272,6 +263,11 @@ class WorkflowAutomationHook(BaseHook):
 def _base_url(connection: Connection) -> str:
     """Return the base URL: the host, which a URI splits into host, port and schema (``…://:KEY@host:8443/api``)."""
     address, path = (connection.host or "").strip(), connection.schema or ""
+    if connection.login:  # as of a URI without the colon, and not masked
+        raise InvalidRequestError(
+            "The connection's login is set, but not used: put the API key in the password field "
+            "(in a URI after a colon: workflow-automation://:KEY@…)."
+        )
     if not address:
         raise InvalidRequestError(
             "The connection's base URL (host) is empty: expected the service's URL, such as "

@@ -100,11 +100,11 @@ class FlowNotifier(BaseNotifier):
         code = Code.NOT_SENT
         try:
             flow_id = rendered("flow_id", self.flow_id) if self._is_flow_given else None
-            with WorkflowAutomationHook(self.workflow_automation_conn_id) as hook:
-                hook.get_conn()
-                self.log.info("If no later line gives its outcome, a run may have been started.")
-                code = Code.START_UNKNOWN
-                run = hook.trigger_flow(self.inputs, flow_id)
+            hook = WorkflowAutomationHook(self.workflow_automation_conn_id)
+            hook.get_conn()
+            self.log.info("If no later line gives its outcome, a run may have been started.")
+            code = Code.START_UNKNOWN
+            run = hook.trigger_flow(self.inputs, flow_id)
             started = f"{run.run_id or 'without a run_id'}: {run.run_link or 'no run_link'}"
             self.log.info("Started run %s", one_line(started))
         except Exception as error:

@@ -91,7 +91,8 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             raise ValueError(
                 f"max_concurrency is {max_concurrency!r}: expected a whole number from 1 to {_MAX_CONCURRENCY}."
             )
-        if not (max_starts_per_second is None or 0 < max_starts_per_second < float("inf")):
+        rate = max_starts_per_second
+        if rate is not None and not (isinstance(rate, int | float) and 0 < rate < float("inf")):
             raise ValueError(
                 f"max_starts_per_second is {max_starts_per_second!r}: expected a number of more than 0, or None for no limit."
             )

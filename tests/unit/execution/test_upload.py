@@ -34,9 +34,9 @@ MIB = 1024 * 1024
 @pytest.fixture(autouse=True)
 def _runs(service):
     """Start the runs 1001 and 1002."""
-    with WorkflowAutomationHook() as hook:
-        for _ in range(2):
-            hook.trigger_flow({}, "demo-flow")
+    hook = WorkflowAutomationHook()
+    for _ in range(2):
+        hook.trigger_flow({}, "demo-flow")
 
 
 @pytest.fixture

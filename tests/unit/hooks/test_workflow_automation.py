@@ -50,7 +50,6 @@ def test_stopped_hook_sends_nothing_for_good(hook, service, before):
         hook.stop()
     request = hook.prepare_trigger({})
     hook.stop()
-    hook.close()
     with pytest.raises(NotSentError, match="the task was ended"):
         hook.send_trigger(request)
     with pytest.raises(NotSentError, match="the task was ended"):
