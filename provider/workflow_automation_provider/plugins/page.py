@@ -17,6 +17,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from http import HTTPStatus
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -47,16 +48,14 @@ PATH = "/workflow-automation/runs"
 DOUBT_FOR = timedelta(days=7)
 """How long a task that failed in doubt is on the page."""
 
-MAX_ROWS, MAX_TASKS = 200, 5000
-"""How many runs are shown, the most pressing, and how many tasks are read, the newest."""
+MAX_ROWS, MAX_TASKS, MAX_VALUE = 200, 5000, 256 * 1024
+"""How many runs are shown, the most pressing; how many tasks are read, the newest; characters of an entry that is read."""
 
-# In characters, of an entry that is read.
-_MAX_VALUE = 256 * 1024
-
-_COLUMNS = (
-    *("id", "dag_id", "run_id", "task_id", "map_index", "rendered_map_index", "state"),
+_COLUMNS = {
+    *("id", *COORDINATES, "map_index", "rendered_map_index", "state"),
     *("try_number", "max_tries", "start_date", "end_date", "next_kwargs"),
-)
+}
+_place = attrgetter(*COORDINATES)
 _IS_OURS = Store.key.startswith(PREFIX, autoescape=True)
 _IS_ITS = and_(*(getattr(Store, name) == getattr(TaskInstance, name) for name in COORDINATES))
 
@@ -74,16 +73,17 @@ def _read(*conditions: Any) -> tuple[list[tuple[Any, dict[str, Any]]], bool]:
     same_run = and_(DagRun.dag_id == TaskInstance.dag_id, DagRun.run_id == TaskInstance.run_id)
     newest = TaskInstance.start_date.desc(), TaskInstance.id
     query = select(*columns).join(DagRun, same_run).where(*conditions).order_by(*newest)
-    value = case((func.length(Store.value) <= _MAX_VALUE, Store.value))
-    entries = select(TaskInstance.id, Store.key, value).join(Store, _IS_ITS)
+    value = case((func.length(Store.value) <= MAX_VALUE, Store.value))
+    entries = select(*_place(Store), Store.key, value).join(TaskInstance, _IS_ITS)
     with create_session() as session:
         rows = session.execute(query.limit(MAX_TASKS + 1)).all()
-        tasks: dict[Any, tuple[Any, dict[str, Any]]] = {row.id: (row, {}) for row in rows[:MAX_TASKS]}
-        batches = {ti_id: row.batch for ti_id, (row, _) in tasks.items() if row.batch}
-        have_starts = TaskInstance.id.in_(tasks.keys() - batches.keys())
-        for which in ((have_starts, _IS_OURS), (Store.id.in_(batches.values()),)):
-            for ti_id, key, text in session.execute(entries.where(*which)):
-                tasks[ti_id][1][BATCH if ti_id in batches else key] = json_object(text)
+        tasks: dict[Any, tuple[Any, dict[str, Any]]] = {_place(row): (row, {}) for row in rows[:MAX_TASKS]}
+        have_starts = TaskInstance.id.in_([row.id for row, _ in tasks.values() if not row.batch])
+        last = Store.id.in_([row.batch for row, _ in tasks.values() if row.batch])
+        for which in ((have_starts, _IS_OURS), (last,)):
+            for *at, key, text in session.execute(entries.where(*which)):
+                row, found = tasks[tuple(at)]
+                found[BATCH if row.batch else key] = json_object(text)
     return [*tasks.values()], len(rows) > MAX_TASKS
 
 
@@ -112,8 +112,7 @@ _SOURCE = Path(__file__).with_name("page.html").read_text("utf-8")
 _ENVIRONMENT = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
 _ENVIRONMENT.filters |= {"shown": shown, "web": web_link, "duration": duration}
 _ENVIRONMENT.filters["segment"] = partial(quote, safe="")  # of a path
-_ENVIRONMENT.globals |= {"State": State, "MAX_ROWS": MAX_ROWS, "MAX_TASKS": MAX_TASKS}
-_TEMPLATE = _ENVIRONMENT.from_string(_SOURCE)
+_TEMPLATE = _ENVIRONMENT.from_string(_SOURCE, {"State": State, "MAX_ROWS": MAX_ROWS, "MAX_TASKS": MAX_TASKS})
 
 
 def _hash(tag: str) -> str:
