@@ -262,10 +262,13 @@ def _found(response: Response, request: Request, redact: Redactor) -> Run | str 
 
 def _is_web_page(response: Response) -> bool:
     """Return whether a response is a web page, such as that of a login, whatever it is declared as."""
-    declared = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if declared in _WEB_PAGES:
+    if _media_type(response) in _WEB_PAGES:
         return bool(response.body.strip() or response.error)
     return _HTML.match(response.body[:_SNIFFED]) is not None
+
+
+def _media_type(response: Response) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _cut_off(response: Response, error: Exception, redact: Redactor) -> str:
@@ -315,13 +318,15 @@ def _words(response: Response, redact: Redactor) -> str:
         return ""
     if response.error:  # the redactor would not find a part of a secret
         return f"(not shown: {_cut_off(response, response.error, redact)})"
-    text = response.body.decode(errors="replace")
+    text, kind = response.body.decode(errors="replace"), _media_type(response)
+    is_shown = "\ufffd" not in text and (kind in ("", "text/plain") or kind.endswith("json"))
     try:
         document = json.loads(text, parse_int=str)
     except (ValueError, RecursionError):
         document = None
-        if "\ufffd" in text or _MARKUP.search(text):
-            return "(not shown: it is neither JSON nor plain text)"
+        is_shown = is_shown and not _MARKUP.search(text)
+    if not is_shown:
+        return "(not shown: it is neither JSON nor plain text)"
     words = document if isinstance(document, str) else text.strip()
     return WITHHELD if redact.reveals(text) else redact.text(words)
 

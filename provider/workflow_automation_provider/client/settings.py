@@ -303,11 +303,14 @@ def _checked(name: str, value: object, read: Mapping[str, Any]) -> Any:
         fix = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(FIELDS)}"
         raise InvalidRequestError(f"extra {name!r} is not supported; {fix}")
     field = FIELDS[name]
-    if isinstance(value, str) and ("object" in field.kind or "array" in field.kind):
-        with contextlib.suppress(ValueError):
-            value = json.loads(value)
+    is_document = "object" in field.kind or "array" in field.kind
     try:
+        # The form and a URI can only store it as text.
+        if is_document and isinstance(value, str) and value.strip()[:1] in ("{", "["):
+            value = json.loads(value)
         return field.check(value, read)
+    except json.JSONDecodeError as error:
+        raise InvalidRequestError(f"extra {name!r} starts like JSON but is not: {error}") from None
     except InvalidRequestError as error:
         raise InvalidRequestError(f"extra {name!r}: {error.message}") from None
     except ValueError as error:

@@ -124,11 +124,12 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         check_choice("on_run_failed", self.on_run_failed, "fail", "start_again")
         if not isinstance(self.wait_for_completion, bool):
             raise ValueError(f"wait_for_completion is {self.wait_for_completion!r}: expected True or False.")
+        if not isinstance(self.callback_input, str) or not self.callback_input.strip():
+            raise ValueError(f"callback_input is {self.callback_input!r}: expected the name of an input.")
         _check_timeout("completion_timeout", self.completion_timeout, days=365)
         if self.heartbeat_timeout is not None:
             _check_timeout("heartbeat_timeout", self.heartbeat_timeout, days=365)
-        # It occupies a worker.
-        _check_timeout("claim_timeout", self.claim_timeout, days=1)
+        _check_timeout("claim_timeout", self.claim_timeout, days=1)  # it occupies a worker
         check_references(TriggerFlowOperator, self.inputs, self.files)
 
     @property

@@ -233,6 +233,14 @@ def test_what_was_cut_off_is_not_shown(body, text):
     assert failure_of(BY_KEY, 409, body, error=CUT_OFF).quote == text
 
 
+@pytest.mark.parametrize(
+    "kind", ["application/octet-stream", "message/http", "application/json; charset=latin-1"]
+)
+def test_what_may_write_a_secret_otherwise_is_not_shown(kind):
+    body = b'"\xff"' if "json" in kind else KEY.encode().hex().encode()
+    assert failure_of(BY_KEY, 409, body, headers={"content-type": kind}).quote == NOT_TEXT
+
+
 def test_a_web_page_does_not_say_that_files_were_accepted():
     """What a web page is, test_promise.py shows."""
     headers = {"content-type": "Text/HTML; charset=utf-8"}
