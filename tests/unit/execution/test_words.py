@@ -121,7 +121,8 @@ def in_world(operator, *steps, struck_by=None):
 
     def step(tries):
         task = tries.fixture("world")(operator)
-        tries.left = lambda: (len(task.requests), len(task.rows.entries))
+        # Whether the store is probed differs between Airflow's versions.
+        tries.left = lambda: (len(task.requests), sum("_probe/" not in key for key in task.rows.entries))
         task.faults.add(struck_by) if struck_by else None
         task.try_()
         for happens in steps:
