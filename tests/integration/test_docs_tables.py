@@ -75,7 +75,7 @@ def test_the_fields_of_a_connection():
     extras = {row[1].removeprefix("extra ").strip("`"): row for row in rows if row[1].startswith("extra ")}
     assert list(extras) == list(FIELDS)
     for name, (label, _, kind, default, _) in extras.items():
-        assert (FIELDS[name].label.partition(" (")[0], FIELDS[name].kind) == (label, kind)
+        assert (FIELDS[name]["form"]["label"].partition(" (")[0], FIELDS[name]["kind"]) == (label, kind)
         known = getattr(Settings(), name)
         if default.startswith("`"):
             assert json.loads(default.strip("`")) == known

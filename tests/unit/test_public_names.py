@@ -24,6 +24,7 @@ PUBLIC = public_names()
 
 # The modules above that offer more to the rest of the package.
 PARTLY_PUBLIC = {
+    "client.checks",
     "client.files",
     "client.protocol",
     "execution.batch",
@@ -39,9 +40,6 @@ PARTLY_PUBLIC = {
 # Methods of public classes that are for Airflow, or for the rest of the package alone.
 INNER_METHODS = {
     "WorkflowAutomationError.with_facts",
-    "WorkflowAutomationHook.get_connection_form_widgets",
-    "WorkflowAutomationHook.get_ui_field_behaviour",
-    "WorkflowAutomationHook.redact_also",
     "WorkflowAutomationHook.located",
     "WorkflowAutomationHook.prepare_trigger",
     "WorkflowAutomationHook.prepare_uploads",

@@ -3,11 +3,50 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 MAX_TIMEOUT = 7 * 24 * 3600
 """In seconds: longer than any sensible timeout, and short enough for the clock functions to accept."""
+
+
+FormatWord = Literal["name", "base64", "data_url", "content_type", "size"]
+"""What a field of an element may hold."""
+
+DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
+    "name": "name",
+    "content_type": "content_type",
+    "content": "base64",
+}
+"""The file format if neither the connection nor the operator sets one."""
+
+FileFormat = Mapping[str, str] | FormatWord
+"""
+How a file becomes an element of ``files``: a mapping of field name to word, or one word, for elements that are plain
+strings.
+
+The words of a mapping are typed as ``str``, which is what type checkers infer for a plain dict; whether each
+is a :data:`FormatWord` is checked at run time.
+"""
+
+
+def check_file_format(value: Any) -> FileFormat:
+    """
+    Check a file format.
+
+    :raises InvalidRequestError: if it is neither a word nor a mapping of field names to words
+    """
+    known = get_args(FormatWord)
+    fields = [*value.items()] if isinstance(value, Mapping) else []
+    wrong = [name for name, word in fields if not isinstance(name, str) or word not in known]
+    if wrong or not (fields or value in known):
+        place = f"file_format[{wrong[0]!r}]" if wrong else f"file_format, {kind_of(value)},"
+        raise InvalidRequestError(
+            f"{place} is not supported; expected one of {', '.join(known)}, or a mapping of field name to one of them."
+        )
+    return value  # type: ignore[no-any-return]
 
 
 def check_seconds(

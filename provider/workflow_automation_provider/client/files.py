@@ -8,15 +8,14 @@ their size, and hardly with their number.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
-from typing import IO, Any, Literal, Protocol, get_args
+from typing import IO, Any, Protocol
 
-from workflow_automation_provider.client.checks import identifier, kind_of
+from workflow_automation_provider.client.checks import DEFAULT_FILE_FORMAT, FileFormat, identifier, kind_of
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import (
@@ -25,20 +24,8 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 
-FormatWord = Literal["name", "base64", "data_url", "content_type", "size"]
-"""What a field of an element may hold."""
-
-DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
-    "name": "name",
-    "content_type": "content_type",
-    "content": "base64",
-}
-"""The file format if neither the connection nor the operator sets one."""
-
 # A multiple of 3, so that base64 of each chunk joins without padding.
 _CHUNK = 3 * 64 * 1024
-
-_WRONG_PATHS = (errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 # A message of a store's client may quote a whole response.
 _REASON = 200
@@ -93,34 +80,8 @@ class File:
         return None
 
 
-FileFormat = Mapping[str, str] | FormatWord
-"""
-How a file becomes an element of ``files``: a mapping of field name to word, or one word, for elements that are plain
-strings.
-
-The words of a mapping are typed as ``str``, which is what type checkers infer for a plain dict; whether each
-is a :data:`FormatWord` is checked at run time.
-"""
-
 Element = File | Mapping[str, Any]
 """An element of ``files``: a file, or a JSON object that is sent unchanged."""
-
-
-def check_file_format(value: object) -> FileFormat:
-    """
-    Check a file format.
-
-    :raises InvalidRequestError: if it is neither a word nor a mapping of field names to words
-    """
-    known = get_args(FormatWord)
-    fields = [*value.items()] if isinstance(value, Mapping) else []
-    wrong = [name for name, word in fields if not isinstance(name, str) or word not in known]
-    if wrong or not (fields or value in known):
-        place = f"file_format[{wrong[0]!r}]" if wrong else f"file_format, {kind_of(value)},"
-        raise InvalidRequestError(
-            f"{place} is not supported; expected one of {', '.join(known)}, or a mapping of field name to one of them."
-        )
-    return value  # type: ignore[return-value]  # mypy does not see what was checked
 
 
 _TAIL = b"]}"
@@ -306,18 +267,6 @@ def reason(error: Exception) -> str:
     line = str(error).strip().partition("\n")[0]
     text = without_credentials(line[: 10 * _REASON])[:_REASON]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def is_wrong_path(error: Exception) -> bool:
-    """
-    Return whether no file can be at a path, which a retry cannot fix: a folder, a path through a file, or no path at all.
-
-    :param error: of a file system, or of the client of a store
-    """
-    if isinstance(error, OSError):
-        return isinstance(error, IsADirectoryError | NotADirectoryError) or error.errno in _WRONG_PATHS
-    # But for what a store responded, clients check their arguments.
-    return isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError)
 
 
 def read_exactly(stream: IO[bytes], size: int) -> bytes:

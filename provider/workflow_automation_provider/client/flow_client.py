@@ -10,14 +10,9 @@ from typing import Any, cast
 import httpx
 
 from workflow_automation_provider.client import protocol, responses
-from workflow_automation_provider.client.files import (
-    Element,
-    FileFormat,
-    UploadBody,
-    check_file_format,
-    upload_bodies,
-)
-from workflow_automation_provider.client.redaction import Redactor, guard_wire_logs
+from workflow_automation_provider.client.checks import FileFormat, check_file_format
+from workflow_automation_provider.client.files import Element, UploadBody, upload_bodies
+from workflow_automation_provider.client.redaction import Redactor
 from workflow_automation_provider.client.settings import Settings
 from workflow_automation_provider.client.transport import (
     SendProgress,
@@ -70,7 +65,6 @@ class FlowClient:
         self._via = f" via {its_name}" if proxy else ""
         self._settings = dataclasses.replace(settings, proxy=proxy)
         self._redactor = Redactor(self._settings.secrets(), key=self._api_key or "")
-        guard_wire_logs(self._redactor)
         tls = tls_context(self._settings, self.base_url)
         try:
             self._transport = Transport(tls, proxy)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import PurePath
 from typing import Any
@@ -18,8 +18,6 @@ from uuid import UUID
 
 from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
-
-_MICROSECOND = timedelta(microseconds=1)
 
 # How deep a JSON value may be nested that is stored as such.
 _MAX_DEPTH = 100
@@ -35,9 +33,8 @@ def encode(name: str, value: object) -> bytes:
     """
     Encode a value as JSON.
 
-    ``datetime``, ``date`` and ``time`` (also pendulum's) become ISO 8601 text, ``timedelta`` an ISO 8601
-    duration, ``Decimal`` its exact digits as text, ``UUID``, ``Path`` and ``ObjectStoragePath`` text;
-    mappings become objects, and other sequences arrays.
+    ``datetime``, ``date`` and ``time`` (also pendulum's) become ISO 8601 text, ``Decimal`` its exact digits as text,
+    ``UUID``, ``Path`` and ``ObjectStoragePath`` text; mappings become objects, and other sequences arrays.
 
     :param name: what the value is called in errors, such as ``inputs``
     :param value: any JSON value, which may contain the Python types above
@@ -73,8 +70,6 @@ def _plain(value: object, path: str) -> Any:
             raise _rejection(path, f"is {value}, which JSON cannot represent", "use a number, or None")
         case datetime() | date() | time():
             return value.isoformat()
-        case timedelta():
-            return _duration(value)
         case UUID():
             return str(value)
         # Matched by attributes: ObjectStoragePath is Airflow's, and not a PurePath.
@@ -102,16 +97,6 @@ def _text(value: str, path: str) -> str:
     return str.__str__(value)  # str() of a str enum member returns its name
 
 
-def _duration(value: timedelta) -> str:
-    # In days and seconds only: years and months vary in length. timedelta's own division is exact; pendulum's
-    # has another meaning.
-    microseconds = timedelta.__floordiv__(value, _MICROSECOND)
-    seconds, fraction = divmod(abs(microseconds), 1_000_000)
-    days, seconds = divmod(seconds, 86_400)
-    clock = f"T{seconds}{f'.{fraction:06}'.rstrip('0') if fraction else ''}S" if seconds or fraction else ""
-    return f"{'-' if microseconds < 0 else ''}P{f'{days}D' if days else ''}{clock or ('' if days else 'T0S')}"
-
-
 def _key(key: object, path: str) -> str:
     if not isinstance(key, str):
         raise _rejection(path, f"has a key that is {kind_of(key)} ({key!r})", "JSON keys are text: use a str")
@@ -129,25 +114,23 @@ def _rejection(path: str, what: str, fix: str) -> InvalidRequestError:
 # Values that a service returned -----------------------------------------------------------------------------
 
 
-def can_be_stored(document: Any, depth: int = _MAX_DEPTH) -> bool:
-    """Return whether Airflow's task runner can send a JSON value: 64 bits for whole numbers, no NaN, no deep nesting."""
-    if isinstance(document, float):
-        return math.isfinite(document)
-    if isinstance(document, int):
-        return -(2**63) <= document < 2**63
-    if not isinstance(document, dict | list):
-        return True
-    parts = document.values() if isinstance(document, dict) else document
-    return depth > 0 and all(can_be_stored(part, depth - 1) for part in parts)
+def storable(document: Any, depth: int = _MAX_DEPTH) -> Any:
+    """
+    Return a JSON value without the text that a database rejects (NUL, lone surrogates).
 
-
-def storable(document: Any) -> Any:
-    """Return a JSON value without the text that a database rejects (NUL, lone surrogates)."""
+    :raises ValueError: if Airflow's task runner cannot send it: whole numbers have 64 bits, and NaN and deep nesting are errors
+    """
     match document:
         case str():
             return document.replace("\0", "\ufffd").encode(errors="replace").decode()
+        case dict() | list() if not depth:
+            raise ValueError("it is nested too deeply")
         case dict():
-            return {storable(name): storable(item) for name, item in document.items()}
+            return {storable(name): storable(item, depth - 1) for name, item in document.items()}
         case list():
-            return [storable(item) for item in document]
+            return [storable(item, depth - 1) for item in document]
+        case float() if not math.isfinite(document):
+            raise ValueError("it has a number that JSON does not know")
+        case int() if not -(2**63) <= document < 2**63:
+            raise ValueError("it has a number of more than 64 bits")
     return document

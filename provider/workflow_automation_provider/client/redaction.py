@@ -9,12 +9,8 @@ as it is, and in base64.
 from __future__ import annotations
 
 import base64
-import binascii
-import contextlib
-import logging
 import re
 import string
-import weakref
 from collections.abc import Iterable
 
 WITHHELD = "(withheld: it contains the API key or another secret)"
@@ -42,10 +38,6 @@ _ESCAPE = re.compile(
     re.IGNORECASE,
 )
 
-# Loggers that write request or response headers, or errors that quote them, at DEBUG level. A filter on a
-# parent logger does not apply to its children, so each is listed.
-_WIRE_LOGGERS = ("httpx", *map("httpcore.{}".format, ("connection", "http11", "http2", "proxy", "socks")))
-
 # Credentials in URLs: a password, and the query of a web address, which may be signed.
 _USER = re.compile(r"://[^\s/:@]*+:(?!\d++/)")
 _WEB_ADDRESS = re.compile(r"\bhttps?://", re.IGNORECASE)
@@ -61,7 +53,8 @@ class Redactor:
     """
 
     def __init__(self, secrets: Iterable[str], *, key: str = "") -> None:
-        parts = {part for secret in secrets for part in _parts(secret)}
+        # And what is within a header's value, such as a token or a cookie.
+        parts = {part for value in secrets for part in (value, *re.split(r"^[\w-]+ |[\s;,]+", value))}
         self._key = _forms(_CALLBACK)
         self._words: list[re.Pattern[str]] = []
         self._all = self._key.union(
@@ -110,17 +103,6 @@ def _without_query(word: str) -> str:
     return f"{word[:start]}***{word[start + len(query) :]}" if query else word
 
 
-def _parts(value: str) -> set[str]:
-    """Return a header's value and the secrets within it: a token, a cookie, a user's password."""
-    parts = {value, *re.split(r"^[\w-]+ |[\s;,]+", value)}
-    scheme, _, rest = value.partition(" ")
-    if scheme.lower() == "basic":
-        with contextlib.suppress(binascii.Error):
-            user = base64.b64decode(_ascii(rest) + b"==").decode(errors="ignore")
-            parts |= {user, user.partition(":")[2]}
-    return parts
-
-
 def _forms(secret: str) -> frozenset[bytes]:
     """Return what to search for among letters and digits."""
     raw = _ascii(secret)
@@ -155,27 +137,3 @@ def _ascii(text: str) -> bytes:
 
 def _letters(raw: bytes) -> bytes:
     return raw.translate(None, _NOT_ALNUM).lower()
-
-
-_redactors: weakref.WeakSet[Redactor] = weakref.WeakSet()
-
-
-def _withhold(record: logging.LogRecord) -> bool:
-    # An error would be raised within the request, whose outcome would then seem unknown.
-    with contextlib.suppress(Exception):
-        message = record.getMessage()
-        if not any(redactor.reveals(message) for redactor in _redactors):
-            return True
-    record.msg, record.args = WITHHELD, ()
-    return True
-
-
-def guard_wire_logs(redactor: Redactor) -> None:
-    """
-    Withhold log messages of httpcore that reveal a secret, for the lifetime of ``redactor``.
-
-    Airflow's own masking is not enough: some executors print task logs unmasked.
-    """
-    _redactors.add(redactor)
-    for name in _WIRE_LOGGERS:
-        logging.getLogger(name).addFilter(_withhold)  # adding the same filter again has no effect

@@ -18,7 +18,7 @@ import httpcore
 import httpx
 
 from workflow_automation_provider.client.checks import MAX_TIMEOUT
-from workflow_automation_provider.client.json_values import can_be_stored, storable
+from workflow_automation_provider.client.json_values import storable
 from workflow_automation_provider.client.protocol import Operation, Request, Response, Run
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor
 from workflow_automation_provider.client.transport import SendProgress, StoppedError
@@ -254,9 +254,12 @@ def _found(response: Response, request: Request, redact: Redactor) -> Run | str 
         text = response.body.decode(errors="replace")
         # Also what it decodes to, for that is shown.
         is_secret = redact.reveals(text) or redact.reveals(json.dumps(document))
-        kept = WITHHELD if is_secret else storable(document if can_be_stored(document) else text.strip())
     except (ValueError, RecursionError) as error:
         return ValueError(redact.text(str(error)))
+    try:
+        kept = WITHHELD if is_secret else storable(document)
+    except ValueError:
+        kept = storable(text.strip())
     return Run(run_id, run_link, request.flow_id, kept)
 
 

@@ -10,17 +10,21 @@ import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from configparser import RawConfigParser
 from datetime import date
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from workflow_automation_provider.client.checks import MAX_TIMEOUT, check_seconds, kind_of
+from workflow_automation_provider.client.checks import (
+    DEFAULT_FILE_FORMAT,
+    MAX_TIMEOUT,
+    FileFormat,
+    check_file_format,
+    check_seconds,
+    kind_of,
+)
 from workflow_automation_provider.exceptions import InvalidRequestError
-
-if TYPE_CHECKING:
-    from workflow_automation_provider.client.files import FileFormat
 
 CALLBACK_EXAMPLE = "https://airflow.example"
 """Where a service could reach Airflow."""
@@ -68,12 +72,6 @@ def _date(value: Any, _: Mapping[str, Any]) -> date:
     raise ValueError("a date such as 2027-01-31")
 
 
-def _file_format(value: Any, _: Mapping[str, Any]) -> FileFormat:
-    from workflow_automation_provider.client.files import check_file_format
-
-    return check_file_format(value)
-
-
 def _certificate(value: Any, read: Mapping[str, Any]) -> str | tuple[str, str]:
     with contextlib.suppress(ValueError):
         if not isinstance(value, list):
@@ -117,37 +115,33 @@ def _statuses(value: Any, _: Mapping[str, Any]) -> frozenset[int]:
 # The table ----------------------------------------------------------------------------------------------------
 
 
-class Field(NamedTuple):
-    """What is known of an extra, but for its name and its default."""
-
-    label: str
-    kind: str
-    """Its JSON type, as the docs name it. The form and a URI can only hold an object or an array as text."""
-    check: Callable[[Any, Mapping[str, Any]], Any]
-    help: str
-    """In the form."""
-    examples: Sequence[str]
-    """In the form; the first is the placeholder."""
-
-
 def _field(
     label: str,
     kind: str,
     check: Callable[[Any, Mapping[str, Any]], Any],
-    help_: str,
+    description: str,
     *examples: str,
     default: Any = None,
     secret: bool = False,
 ) -> Any:
-    field = Field(label, kind, check, help_, examples)
+    """
+    Declare an extra.
+
+    :param kind: its JSON type, as the docs name it; the form and a URI can only hold an object or an array as text
+    """
+    schema: dict[str, Any] = {"type": [kind if kind in ("number", "boolean") else "string", "null"]}
+    if kind == "number":
+        schema["exclusiveMinimum"] = 0
+    if kind == "boolean":
+        schema["default"] = default
+    if kind == "date":
+        schema["format"] = "date"
+    if examples:
+        schema["examples"] = [*examples]
+    form = {"label": label, "schema": schema, "description": description}
     how = "default_factory" if callable(default) else "default"
-    return dataclasses.field(**{how: default}, repr=not secret, metadata={"field": field})
-
-
-def _default_file_format() -> FileFormat:
-    from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT
-
-    return DEFAULT_FILE_FORMAT
+    known = {"kind": kind, "check": check, "form": form}
+    return dataclasses.field(**{how: default}, repr=not secret, metadata=known)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,13 +170,13 @@ class Settings:
     file_format: FileFormat = _field(  # noqa: RUF009
         "File format",
         "object or string",
-        _file_format,
+        lambda value, _: check_file_format(value),
         "How an uploaded file is written: a JSON object that maps field names to name, base64, data_url, "
         "content_type or size; or one of these values alone.",
         '{"name": "name", "content_type": "content_type", "content": "base64"}',
         "base64",
         "data_url",
-        default=_default_file_format,
+        default=lambda: DEFAULT_FILE_FORMAT,
     )
     verify: bool = _field(
         "Verify the certificate", "boolean", _boolean, "Verify the service's TLS certificate.", default=True
@@ -290,8 +284,8 @@ class Settings:
         return cls(**values)
 
 
-FIELDS: dict[str, Field] = {field.name: field.metadata["field"] for field in dataclasses.fields(Settings)}
-"""The table, by the names of the extras."""
+FIELDS: dict[str, Mapping[str, Any]] = {field.name: field.metadata for field in dataclasses.fields(Settings)}
+"""The table: the ``kind`` of each extra, its ``check``, and what the ``form`` says."""
 
 
 def _checked(name: str, value: object, read: Mapping[str, Any]) -> Any:
@@ -303,19 +297,20 @@ def _checked(name: str, value: object, read: Mapping[str, Any]) -> Any:
         fix = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(FIELDS)}"
         raise InvalidRequestError(f"extra {name!r} is not supported; {fix}")
     field = FIELDS[name]
-    is_document = "object" in field.kind or "array" in field.kind
+    is_document = "object" in field["kind"] or "array" in field["kind"]
     try:
         # The form and a URI can only store it as text.
         if is_document and isinstance(value, str) and value.strip()[:1] in ("{", "["):
             value = json.loads(value)
-        return field.check(value, read)
+        return field["check"](value, read)
     except json.JSONDecodeError as error:
         raise InvalidRequestError(f"extra {name!r} starts like JSON but is not: {error}") from None
     except InvalidRequestError as error:
         raise InvalidRequestError(f"extra {name!r}: {error.message}") from None
     except ValueError as error:
         # Without the value, which may be a secret in the wrong field.
-        such = f" such as {field.examples[0]}" if field.examples else ""
+        examples = field["form"]["schema"].get("examples")
+        such = f" such as {examples[0]}" if examples else ""
         raise InvalidRequestError(
             f"extra {name!r} is {kind_of(value)} that cannot be used; expected {error}{such}"
         ) from None
@@ -324,32 +319,8 @@ def _checked(name: str, value: object, read: Mapping[str, Any]) -> Any:
 # The form ---------------------------------------------------------------------------------------------------
 
 
-def _schema(name: str, field: Field) -> dict[str, Any]:
-    kind = field.kind if field.kind in ("number", "boolean") else "string"
-    schema: dict[str, Any] = {"type": [kind, "null"]}
-    if kind == "number":
-        schema["exclusiveMinimum"] = 0
-    if kind == "boolean":
-        schema["default"] = getattr(Settings, name)
-    if field.kind == "date":
-        schema["format"] = "date"
-    if field.examples:
-        schema["examples"] = [*field.examples]
-    return schema
-
-
-CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
-    name: {
-        "label": field.label,
-        "schema": _schema(name, field),
-        "description": field.help,
-    }
-    for name, field in FIELDS.items()
-}
-"""
-The form's extras. Airflow 3.2+ renders them without importing the hook, shows no placeholder, but suggests the
-``examples`` while the user types; the hook makes the form of 3.1 from them.
-"""
+CONNECTION_FIELDS: dict[str, dict[str, Any]] = {name: field["form"] for name, field in FIELDS.items()}
+"""The form's extras. Airflow 3.2+ renders them without importing the hook, and suggests the ``examples`` while the user types."""
 
 FIELD_BEHAVIOUR: dict[str, Any] = {
     "hidden-fields": ["schema", "login", "port", "extra"],
@@ -357,7 +328,6 @@ FIELD_BEHAVIOUR: dict[str, Any] = {
     "placeholders": {
         "host": "https://service.example/api",
         "password": "from the trigger section of the workflow's builder page",
-        **{name: field.examples[0] for name, field in FIELDS.items() if field.examples},
     },
 }
-"""How the form shows the fields that every connection has, and the placeholders of all fields."""
+"""How the form shows the fields that every connection has."""

@@ -19,9 +19,11 @@ again. To make that rare, a connection is used again only if
 from __future__ import annotations
 
 import contextlib
+import logging
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -47,6 +49,16 @@ _MAX_IDLE = 1.0
 
 # A valid response has two short fields; one longer than this is faulty, and would only fill the memory.
 _RESPONSE_LIMIT = 1024 * 1024
+
+
+# At DEBUG level, httpcore logs the headers of responses, and errors that quote them. A service may have put the key into one, and
+# some of Airflow's executors print logs unmasked. A filter on a parent does not apply to its children, so each is listed.
+_WIRE_LOGGERS = [logging.getLogger(f"httpcore.{part}") for part in ("connection", "http11", "proxy", "socks")]
+_in_request = ContextVar("in_request", default=False)
+
+
+def _is_of_others(_: logging.LogRecord) -> bool:
+    return not _in_request.get()
 
 
 class StoppedError(Exception):
@@ -153,6 +165,8 @@ class Transport(httpx.BaseTransport):
         # while other threads begin to use them, and may close one whose response is about to arrive.
         self._idle: list[_Connection] | None = None
         _Connection(tls, self._proxy)  # raises now, not at the first request
+        for logger in _WIRE_LOGGERS:
+            logger.addFilter(_is_of_others)  # adding it again has no effect
 
     def keep_alive(self) -> None:
         """Keep connections open from now on, for requests from any thread."""
@@ -172,9 +186,11 @@ class Transport(httpx.BaseTransport):
         except IndexError:  # there is none, or another thread took it
             connection = _Connection(self._tls, self._proxy)
         connection.progress = progress
+        _in_request.set(True)
         try:
             yield connection
         finally:
+            _in_request.set(False)
             # httpcore has closed what must not be used again, and opens another connection in its place. It also does so if
             # something arrived while the connection was idle.
             idle = self._idle

@@ -231,10 +231,8 @@ def check_output(path: str, source: BatchSource) -> None:
     except InvalidRequestError:
         raise
     except Exception as error:  # object stores raise all kinds of exceptions
-        failed = unusable(f"output_path is {_shown(path)}, which cannot be written", error)
-        if isinstance(error, FileNotFoundError):
-            failed = InvalidRequestError(failed.message, next_step="Create its folder or bucket first.")
-        raise failed from None
+        hint = "Create its folder or bucket first." if isinstance(error, FileNotFoundError) else ""
+        raise unusable(f"output_path is {_shown(path)}, which cannot be written", error, hint) from None
 
 
 def write_output(path: str, items: Iterable[Mapping[str, Any]]) -> None:

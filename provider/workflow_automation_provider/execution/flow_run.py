@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from airflow.configuration import conf
+from airflow.sdk.log import mask_secret
 
 from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
 from workflow_automation_provider.client.settings import CALLBACK_EXAMPLE
@@ -213,7 +214,8 @@ class FlowRun:
             )
         base = _base_url(self.hook)
         token = new_token(self.context["ti"].id)
-        self.hook.redact_also(token)
+        mask_secret(token)
+        self.hook.get_conn().redact_also(token)
         return {**inputs, name: f"{base}{PATH}?token={token}"}, digest_of(token)
 
     def _upload(self, run: RunResult) -> None:

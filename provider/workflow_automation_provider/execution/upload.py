@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
-from workflow_automation_provider.client.checks import identifier, one_line
+from workflow_automation_provider.client.checks import FileFormat, identifier, one_line
 from workflow_automation_provider.client.files import Element, File, version_of
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.exceptions import WorkflowAutomationError
@@ -25,7 +25,6 @@ from workflow_automation_provider.hooks.sources import FileSource, resolve
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from workflow_automation_provider.client.files import FileFormat
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook

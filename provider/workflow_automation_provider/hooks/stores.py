@@ -22,12 +22,11 @@ from typing import Any, cast
 from airflow.sdk import ObjectStoragePath
 
 from workflow_automation_provider.client import files as body
-from workflow_automation_provider.client.files import File, is_wrong_path, reason
+from workflow_automation_provider.client.files import File, reason
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     InvalidRequestError,
-    WorkflowAutomationError,
 )
 
 MAGIC = re.compile(r"[*?[]")
@@ -59,10 +58,9 @@ _PAGE = 1000
 _Info = Mapping[str, Any]
 
 
-def unusable(what: str, error: Exception, next_step: str = "") -> WorkflowAutomationError:
-    """Return the error for what cannot be read, listed or written: invalid where no retry can help."""
-    kind = InvalidRequestError if is_wrong_path(error) else FileUnavailableError
-    return kind(f"{what}: {reason(error)}.", next_step=next_step)
+def unusable(what: str, error: Exception, next_step: str = "") -> FileUnavailableError:
+    """Return the error for what cannot be read, listed or written."""
+    return FileUnavailableError(f"{what}: {reason(error)}.", next_step=next_step)
 
 
 class FoundFile(File):

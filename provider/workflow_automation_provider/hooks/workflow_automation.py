@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
-from workflow_automation_provider.client.checks import check_rendered
+from workflow_automation_provider.client.checks import FileFormat, check_rendered
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.protocol import NO_INPUTS, trigger_request
-from workflow_automation_provider.client.settings import CONNECTION_FIELDS, FIELD_BEHAVIOUR, Settings
+from workflow_automation_provider.client.settings import Settings
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.lineage import collect
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from workflow_automation_provider.client.files import Element, FileFormat
+    from workflow_automation_provider.client.files import Element
     from workflow_automation_provider.client.protocol import Request, Run
     from workflow_automation_provider.hooks.sources import FileSource
 
@@ -183,11 +183,6 @@ class WorkflowAutomationHook(BaseHook):
         self._check_key_expiry()
         return requests
 
-    def redact_also(self, secret: str) -> None:
-        """Never show a secret that a request contains, in errors, logs and results."""
-        mask_secret(secret)
-        self.get_conn().redact_also(secret)
-
     def test_connection(self) -> tuple[bool, str]:
         """
         Validate the settings and reach the service, without starting a run or sending the API key.
@@ -239,25 +234,6 @@ class WorkflowAutomationHook(BaseHook):
         if today >= expires_on - _WARN_BEFORE_EXPIRY:
             what = "The API key of connection %r expires on %s: create a new one before then."
             self.log.warning(what, self.workflow_automation_conn_id, expires_on)
-
-    # Airflow 3.2+ renders the form from the provider info; 3.1 calls these.
-
-    @classmethod
-    def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """Return the fields of the connection form for Airflow 3.1."""
-        from wtforms import BooleanField, StringField
-
-        return {
-            name: (BooleanField if "boolean" in field["schema"]["type"] else StringField)(
-                field["label"], default=field["schema"].get("default"), description=field["description"]
-            )
-            for name, field in CONNECTION_FIELDS.items()
-        }
-
-    @classmethod
-    def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """Return labels and placeholders for Airflow 3.1."""
-        return {name.replace("-", "_"): value for name, value in FIELD_BEHAVIOUR.items()}
 
 
 def _base_url(connection: Connection) -> str:

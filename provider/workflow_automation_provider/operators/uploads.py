@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workflow_automation_provider.client.checks import is_limit
+from workflow_automation_provider.client.checks import FileFormat, check_file_format, is_limit
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
 from workflow_automation_provider.execution.errors import task_error
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, link_of, rendered
@@ -13,7 +13,7 @@ from workflow_automation_provider.operators.base import UNSET, FlowOperator, lin
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from workflow_automation_provider.client.files import Element, FileFormat
+    from workflow_automation_provider.client.files import Element
     from workflow_automation_provider.exceptions import WorkflowAutomationError
     from workflow_automation_provider.execution.upload import UploadResult
     from workflow_automation_provider.hooks.sources import FileSource
@@ -75,8 +75,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
                     f"{name} is {limit!r}: expected a whole number of 1 or more, or None for no limit."
                 )
         if file_format is not None:
-            from workflow_automation_provider.client.files import check_file_format  # most DAG files set none
-
             check_file_format(file_format)
         self.run_id = run_id
         self.files = files

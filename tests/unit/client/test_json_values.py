@@ -12,7 +12,6 @@ from types import MappingProxyType
 from uuid import UUID
 
 import pendulum
-import pydantic
 import pytest
 from airflow.sdk import ObjectStoragePath
 from hypothesis import given, settings
@@ -53,11 +52,6 @@ class Lazy(UserList[object]):
         (datetime(2026, 1, 2, 3, 4, 5, 6), "2026-01-02T03:04:05.000006"),  # noqa: DTZ001 - naive stays naive
         (pendulum.datetime(2026, 1, 2, tz="Europe/Berlin"), "2026-01-02T00:00:00+01:00"),
         (time(3, 4, tzinfo=UTC), "03:04:00+00:00"),
-        (timedelta(0), "PT0S"),
-        (timedelta(days=100_000, microseconds=1), "P100000DT0.000001S"),
-        (timedelta(seconds=-1.5), "-PT1.5S"),
-        (timedelta.max, "P999999999DT86399.999999S"),
-        (pendulum.duration(days=-1, hours=-2), "-P1DT7200S"),
         (Decimal("0.10"), "0.10"),
         (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
         (Path("a/b.csv"), "a/b.csv"),
@@ -74,12 +68,6 @@ class Lazy(UserList[object]):
 )
 def test_python_values(value, expected):
     assert json.loads(encode("inputs", {"x": value})) == {"x": expected}
-
-
-@given(st.timedeltas(min_value=timedelta(days=-9999), max_value=timedelta(days=9999)))
-def test_durations_are_exact(value):
-    written = json.loads(encode("inputs", value))
-    assert pydantic.TypeAdapter(timedelta).validate_python(written) == value
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False))
@@ -103,6 +91,7 @@ for _ in range(10_000):
         (Decimal("-Infinity"), "-Infinity"),
         (Decimal("sNaN"), "sNaN"),
         (b"x", "bytes.*base64"),
+        (timedelta(1), "timedelta.*number"),
         (memoryview(b"x"), "memoryview"),
         (Plain.ONE, "Plain"),
         (Path("\udcff"), "Unicode"),

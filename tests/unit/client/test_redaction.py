@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import html
 import json
-import logging
 import re
 import string
 import time
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from workflow_automation_provider.client.redaction import (
     WITHHELD,
     Redactor,
-    guard_wire_logs,
     without_credentials,
 )
 
@@ -137,12 +135,7 @@ OF_USER = base64.b64encode(b"user:h\xfcsh:12345").decode()
     ("secret", "text"),
     [
         ("Bearer hush-1234", "hush-1234"),
-        ("Basic dXNlcjpodXNoLTEyMzQ=", "user 'user', password 'hush-1234'"),
-        ("basic dXNlcjpodXNoLTEyMzQ", "hush%2D1234"),
-        ("Basic  dXNl§cjpodXNoLTEyMzQ=", "hush-1234"),
         (f"Basic {OF_USER}", OF_USER),
-        (f"Basic {OF_USER}", "hsh:12345"),
-        ("Basic dXNlcm5hbWU6eA==", "username, x"),
         ("first=hush-1234; second=hush-5678", "second=hush-5678"),
     ],
 )
@@ -158,8 +151,6 @@ def test_secret_of_a_header(secret, text):
         ("1", "run 1"),
         ("v1.2024", "v1.2024"),
         ("Negotiate hush-1234", "Negotiate"),
-        ("Basic dXNlcm5hbWU6eA==", "password x of y"),
-        ("Basic !", "Basic"),
         ("!§$%&/()=?*+", "!§$%&/()=?*+"),
     ],
 )
@@ -190,27 +181,6 @@ def test_time_is_linear_in_the_length_of_hostile_texts(piece):
         return time.process_time() - began
 
     assert seconds(100_000) < 40 * max(seconds(10_000), 0.001)
-
-
-# Wire logs ----------------------------------------------------------------------------------------------
-
-
-class Unprintable:
-    def __str__(self):
-        raise RuntimeError
-
-
-@pytest.mark.parametrize("name", ["connection", "http11", "http2", "proxy", "socks"])
-def test_each_wire_log_is_guarded(name):
-    """Where the filter fails, the line is withheld."""
-    logger = logging.getLogger(f"httpcore.{name}")
-    logger.filters.clear()  # of other tests
-    redactor = Redactor([], key=KEY)
-    guard_wire_logs(redactor)
-    for word, shown in ((KEY, WITHHELD), ("words", "the words"), (Unprintable(), WITHHELD)):
-        record = logging.LogRecord(logger.name, logging.INFO, "", 0, "the %s", (word,), None)
-        assert logger.filter(record)
-        assert record.getMessage() == shown
 
 
 # Credentials in URLs ------------------------------------------------------------------------------------

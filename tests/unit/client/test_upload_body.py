@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client import files
-from workflow_automation_provider.client.files import DEFAULT_FILE_FORMAT, File, upload_bodies
+from workflow_automation_provider.client.checks import DEFAULT_FILE_FORMAT
+from workflow_automation_provider.client.files import File, upload_bodies
 from workflow_automation_provider.exceptions import Accepted, FileUnavailableError, InvalidRequestError
 
 from .conftest import client_of, trigger_flow, upload_files

@@ -122,7 +122,7 @@ def breaking_off(number=2, size=1):
 
 def test_an_interruption_leaves_a_local_file_as_it_was(tmp_path):
     path = tmp_path / "output.jsonl"
-    with pytest.raises(InvalidRequestError, match="Is a directory"):
+    with pytest.raises(FileUnavailableError, match="Is a directory"):
         check_output(str(tmp_path), BatchSource([], None))
     check_output(str(path), BatchSource([], None))
     assert [*tmp_path.iterdir()] == []
@@ -157,7 +157,7 @@ def test_an_interruption_aborts_an_upload(bucket, number):
 
 
 def test_a_bucket_that_is_not_there_is_found_before_anything_is_started(bucket):
-    with pytest.raises(InvalidRequestError, match="nowhere"):
+    with pytest.raises(FileUnavailableError, match="nowhere"):
         check_output(f"s3://{bucket.conn_id}@nowhere/output.jsonl", BatchSource([], None))
 
 

@@ -79,13 +79,13 @@ def test_sources(folder, files, expected):
         ("missing/*.csv", FileUnavailableError, "current directory, '/"),
         ("sub/dangling", FileUnavailableError, "dangling' cannot be read"),
         ("sub/**", FileUnavailableError, "dangling' cannot be read"),
+        ("a.csv/b", FileUnavailableError, "'a.csv/b' .*: Not a directory"),
+        (f"*/{'a' * 300}/*.csv", FileUnavailableError, "cannot be listed: File name too long"),
+        ("a\0b", FileUnavailableError, "embedded null"),
         # Sources that never name a file: no retry can help, so Airflow must not try one.
         ("s*", InvalidRequestError, "'sub' is a directory"),
         (lambda here: ObjectStoragePath(f"file://{here}/sub/"), InvalidRequestError, "/sub' is a directory"),
         ("nothing://bucket/key", InvalidRequestError, "not a URL"),
-        ("a.csv/b", InvalidRequestError, "'a.csv/b' .*: Not a directory"),
-        (f"*/{'a' * 300}/*.csv", InvalidRequestError, "cannot be listed: File name too long"),
-        ("a\0b", InvalidRequestError, "embedded null"),
     ],
 )
 def test_sources_that_name_no_file(folder, files, kind, words):

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from workflow_automation_provider.client.settings import CONNECTION_FIELDS, FIELD_BEHAVIOUR, Settings
+from workflow_automation_provider.client.settings import CONNECTION_FIELDS, Settings
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError, NotSentError
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.testing import DEMO_KEY
@@ -97,15 +97,5 @@ def test_every_field_is_explained_and_may_be_left_empty(name):
     assert "null" in field["schema"]["type"]
     default = getattr(Settings(), name)
     assert field["schema"].get("default", default) == default
-    # Its placeholder is a value that works.
-    placeholder = FIELD_BEHAVIOUR["placeholders"].get(name)
-    assert getattr(Settings.read(json.dumps({name: placeholder})), name) is not None or placeholder is None
-
-
-def test_older_forms_are_told_the_same():
-    behaviour = WorkflowAutomationHook.get_ui_field_behaviour()
-    assert behaviour == {
-        "hidden_fields": FIELD_BEHAVIOUR["hidden-fields"],
-        "relabeling": FIELD_BEHAVIOUR["relabeling"],
-        "placeholders": FIELD_BEHAVIOUR["placeholders"],
-    }
+    for example in field["schema"].get("examples", ()):
+        assert getattr(Settings.read(json.dumps({name: example})), name) is not None
