@@ -60,6 +60,8 @@ class File:
     :param source: where it comes from, for errors
     :param open: opens it for reading in binary mode
     :param fingerprint: returns a value that changes when the file does (size, modification time, …)
+    :param location: its path or URL, for lineage; None if it has none
+    :param read_ahead: reads the content in place of ``open``, and makes sure that it is the version of its fingerprint
     """
 
     name: str
@@ -68,16 +70,8 @@ class File:
     source: str
     open: Callable[[], IO[bytes]] = field(repr=False)
     fingerprint: Callable[[], object] = field(repr=False, default=lambda: None)
-
-    @property
-    def location(self) -> str | None:
-        """Its path or URL, for lineage; None if it has none."""
-        return None
-
-    @property
-    def read_ahead(self) -> ReadAhead | None:
-        """What reads the content in place of ``open``, and makes sure that it is the version of its fingerprint."""
-        return None
+    location: str | None = field(repr=False, default=None)
+    read_ahead: ReadAhead | None = field(repr=False, default=None)
 
 
 Element = File | Mapping[str, Any]

@@ -14,6 +14,7 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import IO, Any
 
 from airflow.sdk import Asset, ObjectStoragePath
@@ -21,7 +22,7 @@ from airflow.sdk import Asset, ObjectStoragePath
 from workflow_automation_provider.client.checks import kind_of, unusable_path
 from workflow_automation_provider.client.files import Element, File
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.hooks.stores import MAGIC, FoundFile, Store, stored_files, unusable
+from workflow_automation_provider.hooks.stores import MAGIC, Store, found_file, stored_files, unusable
 
 FileSource = str | os.PathLike[str] | ObjectStoragePath | Asset | Mapping[str, Any] | File
 """
@@ -81,30 +82,22 @@ def _source(name: str, source: FileSource, stores: dict[int, Store]) -> Iterable
 _SETTLED = 0.25
 
 
-class _LocalFile(FoundFile):
-    """A file of this machine."""
+def _open(path: str) -> IO[bytes]:
+    # Without a buffer, as it is read in large chunks. A FIFO that took its place would be waited for.
+    return open(path, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))
 
-    __slots__ = ()
 
-    def open(self) -> IO[bytes]:
-        """Open it without a buffer: it is read in large chunks."""
-        # A FIFO that took its place would be waited for.
-        return open(
-            self.location, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)
-        )
-
-    def fingerprint(self) -> object:
-        """Return its size, times and inode."""
-        state = os.stat(self.location)
-        # A change may still be in progress, or be followed by another within the same tick of the clock.
-        unsettled = _SETTLED - (time.time() - max(state.st_mtime, state.st_ctime))
-        if 0 < unsettled <= _SETTLED:
-            time.sleep(unsettled)
-            state = os.stat(self.location)
-        # Programs cannot set the change time, so it reveals changes that `touch -r` and `rsync --times` hide.
-        # Without the device: the number of a network file system may differ between machines, and a retry on
-        # another machine would send everything again.
-        return state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino
+def _state(path: str) -> object:
+    """Return the size, times and inode of a file."""
+    state = os.stat(path)
+    # A change may still be in progress, or be followed by another within the same tick of the clock.
+    unsettled = _SETTLED - (time.time() - max(state.st_mtime, state.st_ctime))
+    if 0 < unsettled <= _SETTLED:
+        time.sleep(unsettled)
+        state = os.stat(path)
+    # Programs cannot set the change time, so it reveals changes that `touch -r` and `rsync --times` hide. Without the device: the
+    # number of a network file system may differ between machines, and a retry on another would send everything again.
+    return state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino
 
 
 def _local_files(name: str, text: str) -> Iterator[File]:
@@ -139,7 +132,7 @@ def _local_file(path: str) -> File:
         raise InvalidRequestError(f"{path!r} is a directory: {advice}.")
     if not stat.S_ISREG(state.st_mode):
         raise InvalidRequestError(f"{path!r} is not a regular file.")
-    return _LocalFile(path, state.st_size)
+    return found_file(path, state.st_size, File, open=partial(_open, path), fingerprint=partial(_state, path))
 
 
 def _hint(path: str) -> str:

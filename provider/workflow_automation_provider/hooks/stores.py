@@ -16,8 +16,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from airflow.sdk import ObjectStoragePath
 
@@ -56,6 +57,7 @@ _TIMEOUT = 300.0
 _PAGE = 1000
 
 _Info = Mapping[str, Any]
+_F = TypeVar("_F", bound=File)
 
 
 def unusable(what: str, error: Exception, next_step: str = "") -> FileUnavailableError:
@@ -63,38 +65,18 @@ def unusable(what: str, error: Exception, next_step: str = "") -> FileUnavailabl
     return FileUnavailableError(f"{what}: {reason(error)}.", next_step=next_step)
 
 
-class FoundFile(File):
-    """A file with a place. Little is kept of each, for there may be very many."""
-
-    __slots__ = ("location",)
-
-    location: str
-
-    def __init__(self, location: str, size: int | None, **more: object) -> None:
-        for name, value in {"location": location, "size": size, **more}.items():
-            object.__setattr__(self, name, value)  # the class is frozen
-        try:
-            self.name.encode()
-        except UnicodeEncodeError:
-            raise InvalidRequestError(f"{location!r} has a name that is not UTF-8: rename it.") from None
-
-    @property
-    def name(self) -> str:
-        """The last part of its place."""
-        return self.location.rstrip("/").rpartition("/")[2]
-
-    @property
-    def content_type(self) -> str:
-        """By its extension."""
-        guessed, compressed = mimetypes.guess_type(self.name)
-        if compressed:  # the compressed file is sent, not its content
-            return _COMPRESSED.get(compressed, _UNKNOWN_TYPE)
-        return guessed or _UNKNOWN_TYPE
-
-    @property
-    def source(self) -> str:
-        """Its place, in quotes."""
-        return repr(without_credentials(self.location))
+def found_file(location: str, size: Any, kind: type[_F], **how: Any) -> _F:
+    """Return a file whose name and type follow from its place."""
+    name = location.rstrip("/").rpartition("/")[2]
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(f"{location!r} has a name that is not UTF-8: rename it.") from None
+    guessed, compressed = mimetypes.guess_type(name)
+    if compressed:  # the compressed file is sent, not its content
+        guessed = _COMPRESSED.get(compressed)
+    source = repr(without_credentials(location))
+    return kind(name, size, guessed or _UNKNOWN_TYPE, source, location=location, **how)
 
 
 def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
@@ -231,30 +213,16 @@ def _text(value: object) -> str:
     return str(value.timestamp() if isinstance(value, datetime) else value)
 
 
-class _StoredFile(FoundFile):
-    """An object in a store; its version is the field that says so, and its value."""
-
-    __slots__ = ("store", "version")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredFile(File):
+    """An object in a store, with its key there; its version is the field that says so, and its value."""
 
     store: Store
+    key: str
     version: tuple[str, str]
 
-    @property
-    def key(self) -> str:
-        """Its name in the store."""
-        return self.location.partition("://")[2]
 
-    def fingerprint(self) -> object:
-        """Return its size and its version."""
-        return self.size, *self.version
-
-    @property
-    def read_ahead(self) -> body.ReadAhead:
-        """What reads it and others ahead of their turn."""
-        return _Reading
-
-
-def stored_files(name: str, source: str | ObjectStoragePath, stores: dict[int, Store]) -> Iterator[FoundFile]:
+def stored_files(name: str, source: str | ObjectStoragePath, stores: dict[int, Store]) -> Iterator[File]:
     """
     Return the files of a source, listed once they are asked for; what it names is looked up already.
 
@@ -268,7 +236,7 @@ def stored_files(name: str, source: str | ObjectStoragePath, stores: dict[int, S
         is_prefix = str(source).endswith("/")
         named = None if is_prefix or MAGIC.search(path) else store.look_up(path)
 
-    def found() -> Iterator[FoundFile]:
+    def found() -> Iterator[File]:
         with _readable(name, source):
             infos = {path: named()} if named else store.find(path, is_prefix=is_prefix)
             if not infos:
@@ -296,12 +264,23 @@ def _stored_file(store: Store, key: str, info: _Info) -> _StoredFile:
     if info["type"] == "link":  # as SFTP servers list it
         info = store.fs.info(key)
     version = next(((field, _text(info[field])) for field in _VERSIONS if info.get(field)), ("", ""))
-    file = _StoredFile(f"{store.scheme}://{key}", info.get("size"), store=store, version=version)
+    size = info.get("size")
+    file = found_file(
+        f"{store.scheme}://{key}",
+        size,
+        _StoredFile,
+        open=functools.partial(store.fs.open, key, "rb"),
+        fingerprint=lambda: (size, *version),
+        read_ahead=_Reading,
+        store=store,
+        key=key,
+        version=version,
+    )
     if info["type"] == "directory":
         advice = "to upload everything below it, pass its URL as text that ends with /"
         raise InvalidRequestError(f"{file.source} is a directory: {advice}.")
     # Google Cloud Storage lists the size of what it has, and returns it decompressed.
-    if info["type"] != "file" or file.size is None or info.get("contentEncoding") == "gzip":
+    if info["type"] != "file" or size is None or info.get("contentEncoding") == "gzip":
         advice = "store it as a file without Content-Encoding: gzip"
         raise InvalidRequestError(f"{file.source} has no known size, which an upload requires: {advice}.")
     return file
@@ -383,7 +362,7 @@ async def _piece(stream: Any) -> bytes:
 def _opened(file: _StoredFile) -> Iterator[bytes]:
     """Read an object of any other store."""
     left = file.size
-    with file.store.fs.open(file.key, "rb") as stream:
+    with file.open() as stream:
         while left and (piece := body.read_exactly(stream, min(_PIECE, left))):
             left -= len(piece)
             yield piece

@@ -257,9 +257,8 @@ def _base_url(connection: Connection) -> str:
     host, slash, rest = rest.partition("/")
     if host.count(":") > 1 and "[" not in host:
         host = f"[{host}]"  # an IPv6 address, without its brackets if it was parsed from a URI
-    if connection.port and not host.endswith(
-        f":{connection.port}"
-    ):  # of two, the client says that they are no valid URL
+    # Of two ports, the client says that they are no valid URL.
+    if connection.port and not host.endswith(f":{connection.port}"):
         host = f"{host}:{connection.port}"
     address = f"{scheme}{separator}{host}{slash}{rest}"
     return f"{address.rstrip('/')}/{path.lstrip('/')}" if path else address
