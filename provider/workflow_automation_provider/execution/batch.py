@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from workflow_automation_provider.client.protocol import with_inputs
 from workflow_automation_provider.exceptions import (
@@ -273,14 +273,14 @@ class BatchStarter:
 
         def send_in_turn() -> Run:
             self._await_turn(job)
-            return self.hook.send_trigger(request)
+            return cast("Run", self.hook.get_conn().send(request))
 
         while True:
             with self._gate:
                 self._await_turn(job)
             sent_at = time.monotonic()
             try:
-                return self.hook.send_trigger(request)
+                return cast("Run", self.hook.get_conn().send(request))
             except (BusyError, NotSentError) as error:
                 job.may_be_sent = False
                 with self._gate:

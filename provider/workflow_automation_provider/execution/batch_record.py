@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Run
     from workflow_automation_provider.execution.batch_source import BatchSource, Item
 
-_BATCH = "workflow_automation_batch"
+BATCH = "workflow_automation_batch"
+"""Of the keys of a batch's entries."""
 
 _MAX_ENTRY_BYTES = 16 * 1024
 
@@ -195,7 +196,7 @@ class BatchRecord(TaskRecord):
         self._written += 1
 
     def _key(self, number: int) -> str:
-        return f"{_BATCH}_{number:06}"  # in this order in an index of the database, too
+        return f"{BATCH}_{number:06}"  # in this order in an index of the database, too
 
     # Items --------------------------------------------------------------------------------------------------
 

@@ -187,7 +187,7 @@ class FlowRun:
         :raises InvalidRequestError: if it cannot
         """
         why = self._why_url
-        if "task_state_store" not in self.context:
+        if not self._record.outlives_try:
             raise InvalidRequestError(
                 f"{why} needs Airflow 3.3 or newer, which can park a task and keeps its state.",
                 next_step=f"Upgrade Airflow, or leave {why} out.",

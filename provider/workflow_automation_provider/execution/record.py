@@ -58,7 +58,7 @@ class StartRecord(TaskRecord):
 
     # Read ---------------------------------------------------------------------------------------------------
 
-    def last(self) -> Facts | None:
+    def last_start(self) -> Facts | None:
         """
         Return what is known of the last start, None if there is none.
 

@@ -16,7 +16,7 @@ import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import (
@@ -120,7 +120,7 @@ class RunStarter:
             given none. Called only if a run is to be started
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
-        facts = self._record.last()
+        facts = self._record.last_start()
         if facts and facts.counts(self._asked.max_tries):
             self.earlier = _earlier(facts)
         entered = self._record.entered()
@@ -131,7 +131,7 @@ class RunStarter:
             if decision is Decision.CLOSE:
                 if facts.text:
                     self._log.warning("%s", _sentence(facts.text))
-                facts = self._settle(facts)
+                facts = self._await_claim_or_close(facts)
                 decision = decide(facts, self._asked)
             if decision is Decision.RETURN:
                 run = self._return(facts)
@@ -224,7 +224,7 @@ class RunStarter:
         if facts.text:
             self._log.warning("%s Starting another run: %s.", _sentence(facts.text), why)
 
-    def _settle(self, facts: Facts, *, closes: bool = True) -> Facts:
+    def _await_claim_or_close(self, facts: Facts, *, closes: bool = True) -> Facts:
         """
         Look whether the run of a start has begun, with ``"claim"`` until the timeout has passed, or close the start.
 
@@ -304,7 +304,7 @@ class RunStarter:
     def _send(self) -> Run:
         """Send the request; a task that was ended has stopped its hook, which then sends nothing."""
         try:
-            return self._hook.send_trigger(self._request, before_last_byte=self._hand_over)
+            return cast("Run", self._hook.get_conn().send(self._request, before_last_byte=self._hand_over))
         except WorkflowAutomationError as error:
             self._may_exist = error.accepted is not Accepted.NO
             raise
@@ -358,7 +358,7 @@ class RunStarter:
         is_final = not is_unknown or self._asked.on_unknown_start == "fail" or self._record.is_last_try
         try:
             facts = Facts(start=start, spoken=self._record.spoken(start.token))
-            facts = self._settle(facts, closes=is_final and not self._retrier.is_ended())
+            facts = self._await_claim_or_close(facts, closes=is_final and not self._retrier.is_ended())
         except Exception:
             self._log.exception("Whether a run has claimed this start could not be settled.")
             raise error from None

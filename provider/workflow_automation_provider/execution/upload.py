@@ -101,8 +101,8 @@ class Uploader:
     """The files, for lineage: those of earlier tries as well."""
 
     def __post_init__(self) -> None:
-        self._store = TaskRecord(self.context)
-        self._store.use()
+        self._record = TaskRecord(self.context)
+        self._record.use()
         self._log = self.retrier.log
 
     def prepare(self, flow_id: str | None) -> None:
@@ -175,7 +175,7 @@ class Uploader:
 
     def _confirmed(self, digest: str, count: int) -> tuple[int, list[str]]:
         """Return how many of the requests earlier tries sent, and the responses to the first of them."""
-        entry = self._store.find(UPLOAD_KEY)
+        entry = self._record.find(UPLOAD_KEY)
         if entry is None:
             return 0, []
         done = entry["confirmed"]
@@ -200,7 +200,7 @@ class Uploader:
 
     def _confirm(self, entry: dict[str, Any]) -> None:
         try:
-            self._store.set(UPLOAD_KEY, entry)
+            self._record.set(UPLOAD_KEY, entry)
         except Exception:
             # The files are there: failing now would send them again.
             self._log.exception(

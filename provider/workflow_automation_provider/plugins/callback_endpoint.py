@@ -82,7 +82,7 @@ async def _callback(request: Request) -> Response:
     try:
         if len(tokens) != 1 or not is_token(tokens[0]) or not await _in_thread(metadata.is_known, tokens[0]):
             return _response(*_RESPONSES[Verdict.STOP])
-        return await _in_thread(_settle, tokens[0], await _body(request))
+        return await _in_thread(_handle, tokens[0], await _body(request))
     except HTTPException:
         raise
     except TimeoutError:
@@ -144,7 +144,7 @@ async def _in_thread(function: Callable[..., _T], *args: Any) -> _T:
         _PENDING.release()
 
 
-def _settle(token: str, body: bytes) -> Response:
+def _handle(token: str, body: bytes) -> Response:
     try:
         said = without_token(read(body), token)
     except ValueError as error:

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from airflow.utils.state import State as TaskState
 from airflow.utils.state import TaskInstanceState
 
+from workflow_automation_provider.execution.batch_record import BATCH
 from workflow_automation_provider.execution.errors import how_to_continue
 from workflow_automation_provider.execution.ledger import (
     OUTCOME,
-    PREFIX,
     START,
     START_KEY,
     Facts,
@@ -33,9 +33,6 @@ from workflow_automation_provider.execution.ledger import (
     run_key,
     word_key,
 )
-
-BATCH = f"{PREFIX}batch"
-"""Of the keys of a batch's entries; as a key, the last one of them."""
 
 _RESPONSES = {
     "run": "Response: a run was started",
@@ -72,7 +69,7 @@ class Step(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class Conversation:
     """
     A start of a task and its run, or a batch. Its texts are those of others, of any type.
 
@@ -145,7 +142,7 @@ class Run:
         return "Nothing: the task goes on by itself."
 
 
-def conversations(row: Any, entries: Mapping[str, Any]) -> list[Run]:
+def conversations(row: Any, entries: Mapping[str, Any]) -> list[Conversation]:
     """
     Return all starts of a task, in order, and its batch; of an unknown one, an entry is too large, or is not ours.
 
@@ -159,18 +156,18 @@ def conversations(row: Any, entries: Mapping[str, Any]) -> list[Run]:
     runs = []
     for key in starts:
         is_last = last[key[3]] is key
-        run = Run(row=row, at=at, name=key[3] or "", try_number=int(key[1]), is_current=is_last)
+        run = Conversation(row=row, at=at, name=key[3] or "", try_number=int(key[1]), is_current=is_last)
         with contextlib.suppress(Exception):
             _tell_start(run, entries, key)
         runs.append(run)
     if BATCH in entries:
-        runs.append(Run(row=row, at=at))
+        runs.append(Conversation(row=row, at=at))
         with contextlib.suppress(Exception):
             _tell_batch(runs[-1], entries[BATCH])
     return runs
 
 
-def _tell_batch(run: Run, entry: Mapping[str, Any]) -> None:
+def _tell_batch(run: Conversation, entry: Mapping[str, Any]) -> None:
     """Fill in what the last entry of a batch tells."""
     counts = entry["counts"]
     others = [f"{counts[name]} {name}" for name in ("rejected", "unknown", "remaining") if counts[name]]
@@ -184,7 +181,7 @@ def _tell_batch(run: Run, entry: Mapping[str, Any]) -> None:
         run.state = State.DOUBT if counts["unknown"] else State.ENDED
 
 
-def _tell_start(run: Run, entries: Mapping[str, Any], key: re.Match[str]) -> None:
+def _tell_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str]) -> None:
     """Fill in what the entries of a start tell."""
     start = Start.of(place_of(key), entries[key[0]])
     if start.is_damaged:
@@ -227,7 +224,7 @@ def _part(value: Any) -> float | None:
     return value if isinstance(value, int | float) and 0 <= value <= 1 else None
 
 
-def _state(run: Run, facts: Facts) -> State:
+def _state(run: Conversation, facts: Facts) -> State:
     start, outcome, spoken, row = facts.start, facts.outcome, facts.spoken, run.row
     # An end that came after the task had failed in doubt is kept, but the task does not have it.
     is_late = bool(spoken.end and run.has_ended and row.end_date and spoken.end.at > row.end_date)

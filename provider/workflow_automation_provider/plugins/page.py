@@ -38,8 +38,9 @@ from sqlalchemy import and_, case, exists, func, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from workflow_automation_provider.client.checks import web_link
+from workflow_automation_provider.execution.batch_record import BATCH
 from workflow_automation_provider.execution.ledger import PREFIX
-from workflow_automation_provider.plugins.conversation import BATCH, State, conversations
+from workflow_automation_provider.plugins.conversation import State, conversations
 from workflow_automation_provider.plugins.metadata import COORDINATES, json_object
 
 PATH = "/workflow-automation/runs"
