@@ -1,8 +1,8 @@
 """
-What the entries of a task tell of its runs, for people: without a database, and without HTML.
+What the entries of a task tell people about its runs, without a database and without HTML.
 
-In the words of :mod:`~workflow_automation_provider.execution.ledger`, which the task and the endpoint read the same
-entries with. Anybody who may edit a task can write an entry: what cannot be read is said to be so.
+The task and the endpoint read the entries by the same :mod:`~workflow_automation_provider.execution.ledger`.
+Anybody who may edit a task can write an entry: one that cannot be read makes its start *unknown*.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class State(enum.Enum):
 
 class Step(NamedTuple):
     """
-    A step of the conversation: when what was said, and in which words.
+    A step of the conversation, as the page shows it.
 
-    :param said: of what the run has said, in short
+    :param said: what the run has said, in short, None for any other step
     """
 
     at: datetime
@@ -71,11 +71,11 @@ class Step(NamedTuple):
 @dataclass(slots=True, kw_only=True)
 class Conversation:
     """
-    A start of a task and its run, or a batch. Its texts are those of others, of any type.
+    A start of a task and its run, or a batch. Texts from entries may be of any type.
 
     :param row: columns of the task instance
-    :param name: of a start within a task
-    :param try_number: of the start, 0 of a batch
+    :param name: the name of a start within a task
+    :param try_number: the start's try, 0 for a batch
     :param is_current: whether it is the last start of its name, and not from before a Clear
     :param until: when the wait ends, None if the task does not wait
     :param silent_since: since when the run is late, or has said nothing for half the time that it may; None if it is not
@@ -103,18 +103,18 @@ class Conversation:
 
     @property
     def last(self) -> Step | None:
-        """The last that the run said."""
+        """The last step in which the run said something."""
         return next((step for step in reversed(self.steps) if step.said is not None), None)
 
     @property
     def pressure(self) -> tuple[int, datetime]:
-        """How pressing it is: what failed in doubt, what else is, what is silent for longest, then by age."""
+        """How pressing it is: failed in doubt, otherwise in doubt, silent for longest, then oldest."""
         if self.state is State.DOUBT:
             return (0 if self.has_ended else 1), self.at
         return (2, self.silent_since) if self.silent_since else (3, self.at)
 
     def matches(self, words: str) -> bool:
-        """Return whether it has these words."""
+        """Return whether one of its texts has these words."""
         ids = (self.row.dag_id, self.row.task_id, self.row.rendered_map_index)
         texts = filter(None, (self.flow, self.run_id, self.name, self.last and self.last.said, *ids))
         return words.casefold() in "\n".join(map(str, texts)).casefold()
@@ -144,7 +144,7 @@ class Conversation:
 
 def conversations(row: Any, entries: Mapping[str, Any]) -> list[Conversation]:
     """
-    Return all starts of a task, in order, and its batch; of an unknown one, an entry is too large, or is not ours.
+    Return a task's starts, in order, and its batch; one whose entry is too large or not ours is *unknown*.
 
     :param row: columns of the task instance
     :param entries: the values of its entries, None where one cannot be read
@@ -220,7 +220,7 @@ def _utc(at: str) -> datetime:
 
 
 def _part(value: Any) -> float | None:
-    """Return a part of a whole, None if it is none."""
+    """Return a number from 0 to 1, None for any other value."""
     return value if isinstance(value, int | float) and 0 <= value <= 1 else None
 
 
