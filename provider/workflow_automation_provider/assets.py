@@ -19,7 +19,7 @@ def create_asset(*, base_url: str, flow_id: str, extra: dict[str, Any] | None = 
     """
     Return the asset of a flow.
 
-    :param base_url: of the service, as in the connection
+    :param base_url: the service's URL, as in the connection
     """
     return Asset(uri_of(base_url, flow_id), extra=extra or {})
 
@@ -45,7 +45,7 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 
 
 def convert_asset_to_openlineage(asset: Asset, lineage_context: object) -> Dataset:  # noqa: ARG001 - Airflow passes it
-    """Return the dataset of OpenLineage for a flow."""
+    """Return the OpenLineage dataset of a flow."""
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
     parts = urlsplit(asset.uri)

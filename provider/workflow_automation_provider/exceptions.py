@@ -7,7 +7,7 @@ Exception                       accepted   When
 :class:`InvalidRequestError`    ``NO``     an argument or the connection is invalid, or the API key expired
 :class:`FileUnavailableError`   ``NO``     a file is missing, cannot be read or written, or changed
 :class:`NotSentError`           ``NO``     no connection, or the request was broken off before its end
-:class:`BusyError`              ``NO``     425, 429, ``busy_statuses``; of an upload also 408, and 503 with
+:class:`BusyError`              ``NO``     425, 429, ``busy_statuses``; for an upload also 408, and 503 with
                                            ``Retry-After``
 :class:`RejectedError`          ``NO``     any other 4xx, and redirects except 302 and 303
 :class:`UnidentifiedError`      ``YES``    2xx, but the response does not say which run was started
@@ -42,7 +42,7 @@ __all__ = [
     "WorkflowAutomationError",
 ]
 
-# How much of a reason is kept, in characters.
+# Characters of a reason that are kept.
 _MAX_REASON = 500
 
 
@@ -60,12 +60,12 @@ _NO_RUN = "No run was started."
 
 
 class Code(enum.StrEnum):
-    """The kinds of failure, what each means and what to do: the one place of these words. docs/if-it-fails.md explains each."""
+    """The kinds of failure, what each means and what to do. docs/if-it-fails.md explains each."""
 
     consequence: str
     """What the service did; ``{run}`` is the run."""
     what_to_do: str
-    """Of a task; ``{again}`` is how to start over, and ``{enter}`` how to continue with the run."""
+    """For a person; ``{again}`` is how to start over, and ``{enter}`` how to continue with the run."""
 
     def __new__(cls, code: str, consequence: str, what_to_do: str) -> Self:
         """Make a row of the table."""
@@ -139,8 +139,8 @@ class WorkflowAutomationError(Exception):
     :param consequence: what that means, by default that of the code
     :param next_step: what to do about it
     :param code: the kind of failure, by default that of the class
-    :param accepted: whether the service acted on the request; of a task, also whether an earlier try of it did. By default
-        that of the class
+    :param accepted: whether the service acted on the request; for a task, also whether it did in an earlier
+        try. By default that of the class
     :param status: HTTP status of the response, None if there was none
     :param quote: the service's own words, shortened, or in parentheses why they are not shown
     :param retry_after: seconds that the service asked to wait, None if it did not
@@ -150,7 +150,7 @@ class WorkflowAutomationError(Exception):
     """
 
     accepted: Accepted = Accepted.NO
-    """Whether the service acted on the request; of a task, also whether an earlier try of it did."""
+    """Whether the service acted on the request; for a task, also whether it did in an earlier try."""
     _code: ClassVar[Code | None] = None
 
     def __init__(
@@ -185,15 +185,15 @@ class WorkflowAutomationError(Exception):
 
     @property
     def reason(self) -> str:
-        """What happened and what the service said, in one line, and no more of it than is kept."""
+        """What happened and what the service said, in one line of at most 500 characters."""
         line = " ".join(f"{self.message} {self._said}".split())
         return line if len(line) <= _MAX_REASON else f"{line[: _MAX_REASON - 1]}…"
 
     def with_facts(self, kind: type[Self] | None = None, **facts: Any) -> Self:
         """
-        Return an error that says as much, and these facts.
+        Return a copy of the error with these facts.
 
-        :param kind: its class, by default the same
+        :param kind: the class of the copy, by default the same
         """
         known = {name: fact for name, fact in vars(self).items() if name[0] != "_"}
         told = (kind or type(self))(**known | facts)
@@ -286,7 +286,7 @@ class RunFailedError(WorkflowAutomationError):
 
 
 class RunTimeoutError(RunFailedError):
-    """The run has not reported its end within ``completion_timeout``, or nothing for ``heartbeat_timeout``."""
+    """The run did not report its end within ``completion_timeout``, or anything for ``heartbeat_timeout``."""
 
     _code = Code.RUN_OVERDUE
 

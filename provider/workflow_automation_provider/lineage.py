@@ -1,4 +1,4 @@
-"""What was read and made, for Airflow's hook lineage collector, from which OpenLineage's provider takes it: files, and the flow."""
+"""The files and the flow of a task, for Airflow's lineage collector, which OpenLineage's provider reads."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_INPUTS = 50
-"""Inputs of a task: with more files, report folders; with more folders, the first ones."""
+"""The most inputs that are reported: for more files, their folders; for more folders, the first."""
 
-# A connection ID or a user is left away; elsewhere, an @, a query or an encoded character may be of a secret.
+# A connection ID or a user is left out; elsewhere, an @, a query or an encoded character may be a secret's.
 _URL = re.compile(r"([a-z][a-z0-9+.-]*://)(?:[\w.-]+@)?([\w.~-]*(?::\d+)?/[^@?#%]*)", re.ASCII)
 _MAGIC = re.compile(r"[*[]")
 
 
 def collect(hook: BaseHook, flow_id: str | None, *, read: object = (), written: object = ()) -> None:
     """
-    Give the flow and the files to Airflow's collector, if anything reads it. A failure is only logged: all is done by then.
+    Give the flow and the files to Airflow's collector, if anything reads it. A failure is only logged.
 
-    :param hook: makes the client, whose base URL is that of the flow
+    :param hook: has the client with the flow's base URL
     :param flow_id: the flow, None if it is unknown
     :param read: files, see :func:`uris_of`
     :param written: files
@@ -53,7 +53,7 @@ def collect(hook: BaseHook, flow_id: str | None, *, read: object = (), written: 
 
 
 def _is_read() -> bool:
-    # To make a collector, Airflow imports its providers' assets, also if that collects nothing.
+    # To make a collector, Airflow imports its providers' assets, even if nothing is collected.
     try:
         from airflow.sdk.plugins_manager import get_hook_lineage_readers_plugins
     except ImportError:  # before Airflow 3.2

@@ -25,7 +25,7 @@ class FlowRunLink(BaseOperatorLink):
 
     name = "Open run"
     _last: ClassVar[tuple[object, str] | None] = None
-    """The task instance that this process executed last, and its link, empty where there is none."""
+    """The task instance that this process executed last, and its link, empty if it has none."""
 
     @property
     def xcom_key(self) -> str:
@@ -37,8 +37,8 @@ class FlowRunLink(BaseOperatorLink):
         """
         Store the link to a run. A failure is only logged, because the run was started.
 
-        :param run_link: URL as the service gave it, None where there is none yet
-        :param at_once: whether the task goes on: at its end, Airflow stores the link itself
+        :param run_link: URL as the service gave it, None if there is none yet
+        :param at_once: whether to store it now; at the end of the task, Airflow does
         """
         link = web_link(run_link)
         cls._last = context["ti"], link

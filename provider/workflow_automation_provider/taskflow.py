@@ -85,7 +85,7 @@ def trigger_flow_once(
         starter = RunStarter(record, hook, SendRetrier(send_retry_timeout, hook.log), asked)
 
         def prepare() -> tuple[Request, None]:
-            # Not before: an error must mention what an earlier try did.
+            # Only now, so that an error can mention what an earlier try did.
             _check(on_unknown_start, send_retry_timeout)
             return hook.prepare_trigger(inputs, flow_id), None
 

@@ -52,9 +52,9 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
     }
     custom_operator_name = "@task.trigger_flow"
     _ti: Any = None
-    """The task instance whose inputs the function has returned."""
+    """The task instance for which the function returned the inputs."""
     _own_error: WorkflowAutomationError | None = None
-    """An error that the function raised, and that stays as it is."""
+    """An error that the function raised, with which the task fails."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
             python_callable=python_callable,
             op_args=op_args,
             op_kwargs=op_kwargs,
-            # As Airflow shows what only the task itself knows.
+            # Airflow's words for what only the task knows.
             inputs="DYNAMIC (set during execution)",
             **kwargs,
         )
@@ -80,15 +80,15 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
     @property
     def overwrite_rtif_after_execution(self) -> bool:  # type: ignore[override]  # Airflow only reads it
         """Whether Airflow, after the try, shows what the function returned."""
-        # For the next try, Airflow has made another task instance by then, and logs an error for that of this one.
+        # By then, Airflow has made another task instance for the next try, and logs an error for this one's.
         return self._ti is not None and getattr(self._ti, "state", None) != "up_for_retry"
 
     def _request_digest(self) -> str | None:
         return None
 
     def _make_inputs(self, context: Context) -> Mapping[str, Any]:
-        """Call the function, whose result is sent as it is: it may hold text from outside."""
-        # The arguments precede the context's values of the same name, and do not change the context.
+        """Call the function. Its result is not rendered: it may contain text from outside."""
+        # Arguments override the context's values of the same name, and do not change the context.
         known: Mapping[str, Any] = ChainMap({**self.op_kwargs}, cast("dict[str, Any]", context))
         try:
             kwargs = determine_kwargs(self.python_callable, self.op_args, known)
@@ -139,11 +139,11 @@ def trigger_flow_task(
     python_callable: Callable[..., Any] | None = None, *, multiple_outputs: bool = True, **kwargs: Any
 ) -> Any:
     """
-    Make a function that returns inputs a task that starts a run with them, once.
+    Turn a function that returns inputs into a task that starts a run with them, once.
 
     Also available as ``@task.trigger_flow``. The arguments are those of
-    :class:`~workflow_automation_provider.operators.flows.TriggerFlowOperator`, ``inputs`` excepted, and so is
-    all that the task does and returns.
+    :class:`~workflow_automation_provider.operators.flows.TriggerFlowOperator` except ``inputs``; the task
+    does and returns the same.
 
     .. code-block:: python
 
@@ -155,10 +155,10 @@ def trigger_flow_task(
         trigger.expand(customer=["Ada", "Grace"])
 
     The function is called only if a run is to be started: not by a retry that returns the run of an earlier
-    try, nor when a task continues that waits for the end of its run. The arguments of its call are templated; what it
-    returns is not.
+    try, nor when a task that waits for the end of its run continues. The arguments of its call are templated;
+    what it returns is not.
 
-    :param python_callable: the function; by name, its parameters get the context's variables
+    :param python_callable: the function; parameters named like variables of the context get these
     :param multiple_outputs: whether each key of the result is also pushed as a separate XCom
     """
     return task_decorator_factory(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from workflow_automation_provider.client.protocol import with_inputs
 from workflow_automation_provider.exceptions import (
@@ -49,23 +49,23 @@ OnRejected = Literal["fail", "skip"]
 PROGRESS_XCOM = "progress"
 """Key of the XCom with the counts, while the task runs."""
 
-# What a write opens must fit into one entry of the task state store, and a person has to look for it after a kill.
+# What one write opens must fit into one entry, and after a kill a person has to look for all of it.
 _MAX_CHUNK, _MAX_CHUNK_BYTES = 256, 8 * 1024**2
 
-# In seconds: how long a result may be unrecorded, how long a task that was interrupted waits for the responses to what it has
+# Seconds that a result may stay unrecorded, that an interrupted task waits for the responses to what it has
 # sent, between two lines of progress, and between two looks at whether something has ended.
 _MAX_UNRECORDED, _MAX_LAST_RESPONSES, _PROGRESS_INTERVAL, _POLL_INTERVAL = 1.0, 5.0, 5.0, 0.1
 
 
 @dataclass(eq=False)
 class _Job:
-    """An item in flight: to be opened by a write, and without a recorded result."""
+    """An item in flight: a write opens it, and none has recorded its result yet."""
 
     item: Item
     may_be_sent: bool = False
     """Whether a thread sends it, unless the batch is stopped."""
     result: BatchItem | None = None
-    """Of all tries, None until it is known."""
+    """The result over all tries, None until it is known."""
 
 
 @dataclass(eq=False, repr=False)
@@ -73,10 +73,10 @@ class BatchStarter:
     """
     Start the runs of a batch that no earlier try started.
 
-    :param record: what the task instance knows about the batch
+    :param record: what earlier tries recorded, and this one records
     :param hook: sends the requests
     :param retrier: how long the service may be busy or unreachable without interruption
-    :param context: of the task, for the XComs
+    :param context: the task's context, for the XComs
     :param fails_if_rejected: whether the batch fails if the service rejected items
     :param output_path: where to write the results; None to return them
     """
@@ -95,15 +95,15 @@ class BatchStarter:
     def __post_init__(self) -> None:
         self._source = BatchSource(self.batch, self.flow_id)
         self._log = self.retrier.log
-        # Of the threads: it ends a wait once the batch is stopped.
+        # For the threads: its waits end once the batch is stopped.
         self._retrier = SendRetrier(self.retrier.seconds, self._log, lambda: not self._goes_on)
         self._chunk = min(4 * self.max_concurrency, _MAX_CHUNK)  # items in flight
         # Whether Airflow has a retry left that goes on with what this try recorded.
         self._is_continued = self.record.outlives_try and not self.record.is_last_try
         self._output: str | None = None  # once it is known that it can be written
-        self._left = 0  # by earlier tries
+        self._left = 0  # items that earlier tries left
         self._has_more = True
-        self._stop: WorkflowAutomationError | None = None  # why the batch ends before its end
+        self._stop: WorkflowAutomationError | None = None  # why the batch ends early
         # By index, each until a write has recorded its result.
         self._open: dict[int, _Job] = {}
         self._waiting: SimpleQueue[_Job | None] = SimpleQueue()
@@ -208,7 +208,7 @@ class BatchStarter:
         """Record what is known, and open and send the next items."""
         results = [job.result for job in self._open.values() if job.result]
         jobs = [_Job(item) for item in opened]
-        # Before the write: an interruption mentions them, rather than never.
+        # Before the write, so that an interruption mentions them.
         self._open |= {job.item.index: job for job in jobs}
         self.record.write(opened, results)
         if not self.record.outlives_try:
@@ -260,7 +260,7 @@ class BatchStarter:
                 job.result = started(job.item.index, self._request(job, template), self._log)
                 self._look_at(None)
             except BaseException as error:
-                # Of others without the text, which nothing has redacted.
+                # Other errors without their text, which nothing has redacted.
                 what = f"{type(error).__name__} while it was sent."
                 known = error if isinstance(error, WorkflowAutomationError) else OutcomeUnknownError(what)
                 self._look_at(known)
@@ -273,14 +273,14 @@ class BatchStarter:
 
         def send_in_turn() -> Run:
             self._await_turn(job)
-            return self.hook.send_trigger(request)
+            return cast("Run", self.hook.get_conn().send(request))
 
         while True:
             with self._gate:
                 self._await_turn(job)
             sent_at = time.monotonic()
             try:
-                return self.hook.send_trigger(request)
+                return cast("Run", self.hook.get_conn().send(request))
             except (BusyError, NotSentError) as error:
                 job.may_be_sent = False
                 with self._gate:
@@ -301,14 +301,14 @@ class BatchStarter:
             self._retrier.sleep(self._next_at - time.monotonic())
             # A thread that wakes up a little late does not delay those after it.
             self._next_at = max(self._next_at, time.monotonic() - self._interval / 2) + self._interval
-        job.may_be_sent = True  # before it is looked whether the batch is stopped
+        job.may_be_sent = True  # first, so that an interruption cannot miss it
         if not self._goes_on:
             raise NotSentError("The batch was stopped.")
 
     def _look_at(self, error: WorkflowAutomationError | None) -> None:
         """End the batch if the outcome of a request says so."""
         status = status_of(error) if error else "started"
-        # It is about the key, or about one item that a firewall dislikes.
+        # A 403 is about the key, or about one item that a firewall dislikes.
         is_forbidden = error is not None and error.status == HTTPStatus.FORBIDDEN
         with self._streak_lock:
             if error and status == "not started":
@@ -362,7 +362,7 @@ class BatchStarter:
             self._log.warning(what, ", ".join(lost))
 
     def _interrupted(self, error: BaseException) -> WorkflowAutomationError:
-        """Return the error for a batch that an unexpected one ended, such as of Airflow's task state store."""
+        """Return the error for a batch that an unexpected error ended, such as one of the state store."""
         kind = BatchInterruptedError if self.record.outlives_try else WorkflowAutomationError
         text = ""
         with contextlib.suppress(Exception):  # some errors have no text, and some connections no client
@@ -379,7 +379,7 @@ class BatchStarter:
         error = self._stop or self.record.worst(fails_if_rejected=self.fails_if_rejected)
         retried = (*LEFT_TO_AIRFLOW, BatchInterruptedError, *[OutcomeUnknownError] * self.record.start_again)
         is_retried = isinstance(error, retried) and not self.retrier.is_ended()
-        # Left to the next try, which may be running already: it starts more than an earlier file would say.
+        # The next try, which may be running already, writes the file: it starts more than this one knows.
         if not (self._is_continued and is_retried):
             failure = self._write_output()
             error = error or failure

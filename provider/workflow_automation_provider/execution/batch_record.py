@@ -1,11 +1,11 @@
 """
-What a task instance knows of its batch: its entries in the task state store, the result of each item, and the words.
+What a task instance knows of its batch: the entries in the task state store, and each item's result.
 
 An item is sent only after the write that *opens* it is durable. One write costs 9 to 190 ms, so items share it: it records
 the results since the last write, and opens the next items.
 
-**The entries** are numbered across the tries. Each write has one of its own, which no other write changes: so a repeat of it by
-Airflow, however late, undoes nothing. Each contains, besides what tells a retry from a Clear:
+**The entries** are numbered across the tries. Each write has its own, so one that Airflow repeats, however
+late, undoes nothing. Each entry contains, besides what tells a retry from a Clear:
 
 - ``opened``: the items that it opened, by index, each with a hash, by which a later try notices that the batch has changed
 - ``results``: the results of items that this or an earlier entry opened, by index
@@ -15,8 +15,8 @@ Airflow, however late, undoes nothing. Each contains, besides what tells a retry
 Results of more than :data:`_MAX_ENTRY_BYTES` bytes are written in several entries, before the next items are opened. So an entry
 stays well below the 64 KiB that Airflow warns of (``[state_store] max_value_storage_bytes``).
 
-**What a later try does:** an item that is open, but has no result, is *unknown*. A later try sends what has no entry or was
-*not started*, with ``start_again`` also what is *unknown*; if that starts nothing, it stays unknown. It reports the rest.
+**A later try** takes an open item without a result as *unknown*. It sends what has no entry or is *not
+started*, with ``start_again`` also *unknown* ones, which stay so if that starts nothing. It reports the rest.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Run
     from workflow_automation_provider.execution.batch_source import BatchSource, Item
 
-_BATCH = "workflow_automation_batch"
+BATCH = "workflow_automation_batch"
+"""Prefix of the keys of a batch's entries."""
 
 _MAX_ENTRY_BYTES = 16 * 1024
 
@@ -140,7 +141,7 @@ class BatchRecord(TaskRecord):
     # Entries ------------------------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Read what earlier tries wrote, of which counts what came since the last Clear, before anything is written."""
+        """Read what earlier tries wrote since the last Clear, before anything is written."""
         while fields := self.find(self._key(self._written)):
             self._written += 1  # also past a Clear, so that no entry is ever rewritten
             if fields["max_tries"] != self._ti.max_tries:
@@ -161,7 +162,7 @@ class BatchRecord(TaskRecord):
         Record results, and open items; both are durable once this returns.
 
         :param opened: the items that may be sent from then on
-        :param results: of items that were opened earlier
+        :param results: results of items that were opened earlier
         :raises Exception: if it could not be written, also because the task instance now belongs to another
             process: then nothing is opened, and the results are to be written again
         """
@@ -191,11 +192,11 @@ class BatchRecord(TaskRecord):
             **self._target,
         }
         self.set(self._key(self._written), fields)
-        # Only once it is durable: reading ends at a gap. Who was interrupted before writes all of it again.
+        # Only once it is durable: reading ends at a gap. A write that was interrupted is repeated as a whole.
         self._written += 1
 
     def _key(self, number: int) -> str:
-        return f"{_BATCH}_{number:06}"  # in this order in an index of the database, too
+        return f"{BATCH}_{number:06}"  # so that an index of the database has them in order, too
 
     # Items --------------------------------------------------------------------------------------------------
 
@@ -227,7 +228,7 @@ class BatchRecord(TaskRecord):
         return item.index < len(self._digests) and self._digests[item.index] == item.digest
 
     def is_missing(self, item: Item) -> bool:
-        """Return whether an item is to be sent, of which nothing is known by this try."""
+        """Return whether an item is to be sent, if this try has not sent it."""
         status = self._status(item.index)
         return status == "not started" or (status == "unknown" and self.start_again)
 
@@ -254,7 +255,7 @@ class BatchRecord(TaskRecord):
         )
 
     def without_run(self, index: int, status: str, why: str) -> BatchItem:
-        """Return an item's result in all tries: of a start in doubt, one that starts nothing says nothing."""
+        """Return an item's result over all tries: to start nothing does not settle an earlier doubt."""
         earlier = self._result(index)
         if not earlier or earlier["status"] != "unknown" or status not in ("rejected", "not started"):
             return {"index": index, "status": cast("ItemStatus", status), "why": why}
@@ -271,7 +272,7 @@ class BatchRecord(TaskRecord):
         self._results[index] = json.dumps(item).encode()
 
     def _reach(self, index: int) -> None:
-        """Have room for an item."""
+        """Make room for an item."""
         more = [b""] * (index + 1 - len(self._results))
         self._results += more
         self._digests += more
@@ -299,7 +300,7 @@ class BatchRecord(TaskRecord):
         }
 
     def in_order(self, why_not: str = "") -> Iterator[BatchItem]:
-        """Yield the results of all items, in the order of the batch; those without one were not started, and why not."""
+        """Yield the results of all items in the order of the batch; ``why_not`` is for those without one."""
         for index in range(self.total or len(self._results)):
             yield self._result(index) or {"index": index, "status": "not started", "why": why_not}
 
@@ -311,7 +312,7 @@ class BatchRecord(TaskRecord):
         known = self.total - counts["remaining"]
         if self.total and (known or not consequence):
             consequence = counts_text(counts)
-        elif known:  # of a batch that could not be read
+        elif known:  # this try could not read the batch
             consequence = f"{consequence}\nItems of earlier tries: {_results_text(counts)}."
         if self._is_unread:
             consequence += "\nEarlier tries may have started runs: what they recorded could not be read."

@@ -1,8 +1,8 @@
 """
 The files of a batch: its items, and the output.
 
-The items are read in order, as often as needed, from a list, an XCom or a JSON Lines file. The output is written whole, once, at
-the end; until then, what was there stays.
+The items are read in order, as often as needed, from a list, an XCom or a JSON Lines file. The output is
+written whole, once, at the end; until then, an earlier file stays.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MAX_LINE = 4 * 1024**2
 # Object stores read ahead in blocks of this size, instead of their default of tens of megabytes.
 _BLOCK = 4 * 1024 * 1024
 
-# What a file is asked for at once.
+# How many bytes of a file are read at once.
 _PIECE = 1024 * 1024
 
 
@@ -57,7 +57,7 @@ class Item:
     One item of a batch.
 
     :param index: its position, from 0
-    :param inputs: its inputs, encoded: those of a file as they are written there
+    :param inputs: its encoded inputs, those of a file exactly as they are written there
     :param digest: identifies its inputs and the flow
     :param place: what it is called in errors
     """
@@ -127,7 +127,7 @@ class BatchSource:
         return f"batch[{index}] ({'' if line is None else f'line {line} '}of {_shown(self._batch)})"
 
     def is_read_from(self, fs: Any, key: str) -> bool:
-        """Return whether the items are in this file, also where it has another connection or scheme."""
+        """Return whether the items are in this file, even by another connection or scheme."""
         if not self._is_file:
             return False
         own_fs, own_key = _stored("batch", self._batch)
@@ -157,7 +157,7 @@ class BatchSource:
                 if encoded.isspace() or not encoded:
                     continue
                 try:
-                    # Numbers as text, which has all of their digits; NaN stays a float, which JSON rejects.
+                    # Numbers as text, which keeps their digits; NaN stays a float, which JSON rejects.
                     inputs = json.loads(
                         encoded.decode(), object_pairs_hook=_members, parse_float=str, parse_int=str
                     )
@@ -172,7 +172,7 @@ class BatchSource:
                 index += 1
 
     def _read(self) -> Generator[bytes, None, None]:
-        """Yield the lines; one that is too long may be a part of it."""
+        """Yield the lines; of one that is too long, only a part."""
         try:
             fs, key = _stored("batch", self._batch)
             fs.invalidate_cache()  # what an earlier task wrote may have been replaced
@@ -194,7 +194,7 @@ class BatchSource:
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object's members, each once: of others, the service may take the first or the last."""
+    """Return an object's members; reject a name that is there twice, for the service may take either."""
     members = dict(pairs)
     if len(members) < len(pairs):
         ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
@@ -204,7 +204,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def check_output(path: str, source: BatchSource) -> None:
     """
-    Check that the output can be written, before anything is started for which there would be no file then.
+    Check that the output can be written, before runs are started that no file would name.
 
     :param path: local path, or URL that Airflow's object storage writes
     :param source: what must not be overwritten
@@ -237,13 +237,13 @@ def check_output(path: str, source: BatchSource) -> None:
 
 def write_output(path: str, items: Iterable[Mapping[str, Any]]) -> None:
     """
-    Write the results of all items as JSON Lines, or nothing.
+    Write the results of all items as JSON Lines, whole or not at all.
 
     :raises FileUnavailableError: if they cannot be written
     """
     try:
         fs, key = _stored("output_path", path)
-        # An object of a bucket appears whole, once all of it is there: not every store can discard a part. A file grows.
+        # A bucket shows an object once it is whole, and not every store can discard a part. A file grows.
         written = key if _bucket(key) else _beside(key)
         with tempfile.NamedTemporaryFile() as file:
             file.writelines(json.dumps(item).encode() + b"\n" for item in items)
@@ -276,18 +276,18 @@ def _bucket(key: str) -> str:
 
 def _stored(name: str, source: Any) -> tuple[Any, str]:
     """
-    Return a file system, and what is at a path or URL as it names it: of a local link, what it leads to.
+    Return the file system of a path or URL, and the key in it; a local link is followed.
 
     :raises InvalidRequestError: if it is no URL of a store; for a pipe or a device, which cannot be read twice or replaced
     """
     scheme, separator, rest = str(source).partition("://")
     if separator and scheme.lower() not in ("file", "local"):
-        # With the connection of its own that an object storage path may have.
+        # An object storage path may have a connection of its own.
         return stored_at(name, source if isinstance(source, ObjectStoragePath) else str(source))
     path = os.path.realpath(rest if separator else str(source))
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # noqa: PTH110, PTH112, PTH113 - as it is given
         raise InvalidRequestError(f"{name} is {_shown(source)}, a pipe or a device: expected a regular file.")
-    # Not Airflow's, which looks at all providers first.
+    # Not Airflow's, which looks through all providers first.
     return LocalFileSystem(), path
 
 

@@ -14,7 +14,7 @@ found by primary key, so that a token that was never given out costs little.
     {"status": "running", "message": "…", "progress": 0.5, "run_id": …}
     {"status": "success" | "failed", "result": …, "message": "…", "run_id": …}
 
-Only ``status`` is required. A ``run_id`` is text or a whole number. What is empty is as if it were left out.
+Only ``status`` is required. A ``run_id`` is text or a whole number. An empty field counts as left out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_BODY = 64 * 1024
 """The maximum size of a callback's body in bytes: its result becomes an XCom."""
 
 MAX_RUN_ID = 250
-"""The most characters of a run_id that a flow says: the endpoint also notes those of runs that it refuses."""
+"""The maximum length of a run_id in characters: the endpoint also records those that it refuses."""
 
 _TOKEN = re.compile("[A-Za-z0-9_-]{64}")
 
@@ -47,7 +47,7 @@ _MAX_DEPTH = 50
 """How deeply a result may be nested: Airflow's own JSON would fail on much deeper ones."""
 
 _INTEGERS = range(-(2**63), 2**64)
-"""What Airflow can hand to a task: others would make each of its reads fail."""
+"""The integers that Airflow can hand to a task: any other would make its reads fail."""
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
@@ -59,13 +59,13 @@ def new_token(ti_id: UUID) -> str:
     """
     Return a new token.
 
-    :param ti_id: of the task instance that gives it out
+    :param ti_id: id of the task instance that gives it out
     """
     return base64.urlsafe_b64encode(ti_id.bytes + secrets.token_bytes(32)).decode()
 
 
 def is_token(text: str) -> bool:
-    """Return whether ``text`` may be a token, by its letters and its length."""
+    """Return whether ``text`` has the characters and the length of a token."""
     return _TOKEN.fullmatch(text) is not None
 
 
@@ -87,7 +87,7 @@ class Started(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A word of a run that works; its progress is a number from 0 to 1."""
+    """A run's word that it is still running; ``progress`` is a number from 0 to 1."""
 
     message: str | None = None
     progress: float | None = None
@@ -95,7 +95,7 @@ class Running(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What a flow said of its end; its result is any JSON value."""
+    """A run's word that it has ended; ``result`` is any JSON value."""
 
     status: Literal["success", "failed"]
     result: Any = None
@@ -140,7 +140,7 @@ def read(body: bytes) -> Said:
     return word(**said)
 
 
-# As flows, and those who build them, call it.
+# In the words of those who build flows.
 _KINDS = {
     bool: "a boolean",
     int: "a number",
@@ -156,19 +156,19 @@ def _kind(value: object) -> str:
 
 
 def without_token(said: Said, token: str) -> Said:
-    """Return what a flow says with a note in place of the token, which it returns together with its inputs."""
+    """Return what a flow says with a note in place of the token: it may return its inputs."""
     return type(said)(*(_withheld(token, value) for value in said))
 
 
 def _withheld(token: str, value: Any) -> Any:
-    # The task would withhold all of a text that contains the URL.
+    # The task would withhold the whole text that contains the URL.
     text = json.dumps(value).replace(f"{PATH}?token={token}", _WITHHELD).replace(token, _WITHHELD)
-    # Where it is in another form, such as base64.
+    # The token may be in another form, such as base64.
     return _WITHHELD if Redactor([], key=token).reveals(text) else json.loads(text)
 
 
 def _value(name: str, value: Any) -> Any:
-    """Return what a field says, None where it is empty."""
+    """Return the value of a field, None if it is empty."""
     if name != "run_id" or isinstance(value, str):  # as a number, it may have any number of digits
         _check(name, value)
     if name == "result" or value is None:
@@ -188,7 +188,7 @@ def _value(name: str, value: Any) -> Any:
 
 def _check(field: str, value: Any, depth: int = 0) -> None:
     """
-    Reject what neither the database nor the task could read as JSON, and would only then fail the task.
+    Reject a value that the database or the task could not read: it would fail the task later.
 
     :raises ValueError: naming the field
     """

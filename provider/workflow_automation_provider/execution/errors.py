@@ -19,7 +19,7 @@ from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-# Where there is no task state store.
+# Without a task state store.
 _WITHOUT_ENTRY = "mark the task as success: downstream tasks then get no run_id. A Clear starts another run."
 _UPLOAD_AGAIN = "upload the files with UploadFilesOperator: clearing the task starts another run."
 
@@ -43,14 +43,14 @@ def task_error(
     :param again: how to start over
     :param starts_again: whether a retry after an unknown outcome starts another run
     :param what_to_do: in place of what the code says
-    :param name: identifies a start within the task
-    :param earlier: the error of what an earlier try did, to be mentioned if this one started nothing
-    :param run_id: the run that this task started, empty if that is unknown; None if it started none
+    :param name: the name of a start within the task
+    :param earlier: what an earlier try left, as an error to be mentioned if this one started nothing
+    :param run_id: the run that this task started, empty if its id is unknown; None if it started none
     :return: one of the same class if a retry may help, otherwise one that is also an ``AirflowFailException``.
         Without a traceback, which would not help a DAG author
     """
     if isinstance(error, AirflowFailException):
-        return error.with_traceback(None)  # of a start inside the task: it says all that there is to say
+        return error.with_traceback(None)  # a start inside the task has said it all
     has_store = "task_state_store" in context
     # Only with a record does a retry find the run.
     may_retry = (run_id is None or has_store) and not isinstance(error, RunTimeoutError)
@@ -82,10 +82,10 @@ def task_error(
 
 def how_to_continue(run_id: str | None = None, name: str = "") -> str:
     """
-    Say how a person has a task go on with a run, on Airflow 3.3 and later.
+    Say how a person makes a task continue with a run, on Airflow 3.3 and later.
 
-    :param run_id: the run, None or empty if it is to be found
-    :param name: identifies a start within the task
+    :param run_id: the run, None or empty if the person has to find it
+    :param name: the name of a start within the task
     """
     # Not at the top: each DAG file imports this module.
     from workflow_automation_provider.execution.ledger import ENTERED

@@ -43,7 +43,7 @@ _BACKEND = "airflow.state.metastore.MetastoreBackend"
 
 
 def _unsupported() -> str:
-    """Return the setting with which an entry may be deleted, or only referred to in the database; empty if there is none."""
+    """Return the setting that deletes entries, or moves them out of the database; empty if none is set."""
     if conf.getboolean("state_store", "clear_on_success", fallback=False):
         return "[state_store] clear_on_success"
     if conf.get("state_store", "backend", fallback=_BACKEND) != _BACKEND:
@@ -55,7 +55,7 @@ def _base_url(hook: WorkflowAutomationHook) -> str:
     """
     Return the URL at which the service reaches Airflow's API server.
 
-    :raises InvalidRequestError: if there is none
+    :raises InvalidRequestError: if there is none that it can reach
     """
     extra = hook.extra
     try:
@@ -87,13 +87,13 @@ def _base_url(hook: WorkflowAutomationHook) -> str:
 @dataclass(kw_only=True, eq=False, repr=False)
 class FlowRun:
     """
-    The run of one task instance: what it is given besides the arguments of its operator.
+    The run of one task instance, with these parameters besides the arguments of its operator.
 
     :param hook: sends the requests, and redacts the token
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
     :param rendered_flow_id: returns the flow, None for that of the API key; called only where it is needed
     :param make_inputs: returns the inputs; called only if a run is to be started
-    :param request: identifies the request in a later try, None if its inputs are not known before the start
+    :param request: hash of the request, None if its inputs are not known before the start
     :param on_run: called with the run as soon as it is known, and whether the task goes on after that
     """
 
@@ -113,7 +113,7 @@ class FlowRun:
     on_unknown_start: OnUnknownStart | Literal["claim"]
     claim_timeout: timedelta
     run: RunResult | None = field(default=None, init=False)
-    """The run, once it is known; empty if it has spoken, but not said its id."""
+    """The run, once it is known; empty if it has begun, but not said its id."""
     uploaded: Sequence[Element] = field(default=(), init=False)
     """What this process uploaded, for lineage."""
 
@@ -136,7 +136,7 @@ class FlowRun:
 
     @property
     def _why_url(self) -> str:
-        """The argument, as a user writes it, for which the run is given a URL; empty if it is given none."""
+        """The argument that gives the run a URL, as a user writes it; empty if none does."""
         if self.wait_for_completion:
             return "wait_for_completion"
         return "on_unknown_start='claim'" if self.on_unknown_start == "claim" else ""
@@ -146,11 +146,11 @@ class FlowRun:
         Start the run, unless an earlier try did, then upload its files and wait for its end.
 
         :param parked: what the task was parked with, None where a try begins
-        :raises WorkflowAutomationError: if one of these failed
+        :raises WorkflowAutomationError: if any of these failed
         :raises BaseException: Airflow's signal to park the task
         """
         self._record.use()
-        # Also if there is none yet: one process may execute several tasks.
+        # Even if there is none yet: this process may still hold the link of another task.
         self.on_run(parked["run"] if parked else {}, False)
         if parked:
             # A task that was parked with its run never starts one: its record may have been deleted meanwhile.
@@ -158,7 +158,7 @@ class FlowRun:
             return self._wait(self.run, parked)
         run = self.run = self.starter.start(self._prepare)
         facts = self.starter.facts
-        # As it was when the run was started, whatever the DAG says by now.
+        # As recorded when the run was started, whatever the DAG says now.
         waits = facts.start.waits
         self.on_run(run, waits or self.files is not None)
         if self.files is not None:
@@ -172,12 +172,12 @@ class FlowRun:
         if self._why_url:
             self._check_heard()
         flow_id = self.rendered_flow_id()
-        # First, because what makes them may write the files as well.
+        # First, because a function that makes the inputs may write the files as well.
         inputs = self.make_inputs()
         if self.files is not None:
             self._uploads.prepare(flow_id)
         token = None
-        if self._why_url and isinstance(inputs, Mapping):  # of others, the hook says what is wrong
+        if self._why_url and isinstance(inputs, Mapping):  # the hook rejects all others
             inputs, token = self._with_url(inputs)
         return self.hook.prepare_trigger(inputs, flow_id), token
 
@@ -188,7 +188,7 @@ class FlowRun:
         :raises InvalidRequestError: if it cannot
         """
         why = self._why_url
-        if "task_state_store" not in self.context:
+        if not self._record.outlives_try:
             raise InvalidRequestError(
                 f"{why} needs Airflow 3.3 or newer, which can park a task and keeps its state.",
                 next_step=f"Upgrade Airflow, or leave {why} out.",

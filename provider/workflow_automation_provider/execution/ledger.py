@@ -1,8 +1,8 @@
 """
-What may be sent: the starts of one task instance, and what is decided by them. Read this first.
+What may be sent, decided by the starts of one task instance. Read this first.
 
-There is no I/O here, as in h11. :mod:`~.record` reads the entries of the task state store, :func:`decide` says what to do,
-and :mod:`~.start` does it. The endpoint in Airflow's API server reads the same entries.
+There is no I/O here, as in h11. :mod:`~.record` reads the entries of the task state store, :func:`decide`
+says what to do, and :mod:`~.start` does it. The endpoint in Airflow's API server reads the same entries.
 
 ==========================  ====================  ================================================================
 Entry                       Written by            Says
@@ -12,16 +12,16 @@ Entry                       Written by            Says
                                                   entered. n counts the executions within one try
 ``outcome/{try}/{n}``       the same execution,   what the response said: a *run*, *nothing* was started, or a
                             once                  run is *unidentified*. In doubt, there is none
-``frozen/{hash}``           the task, once        no run may claim this token while the task decides; nor later,
-                                                  unless a person enters it
-``run/{hash}``              the endpoint          the run claimed the start, how it ended, that it was told to stop,
-                                                  and which runs were refused
+``frozen/{hash}``           the task, once        no run may claim this start while the task decides,
+                                                  nor later, unless a person enters that run
+``run/{hash}``              the endpoint          the run's claim and its end, when it was told to stop, and
+                                                  which runs were refused
 ``word/{hash}``             the endpoint          the last word of a run that works: nothing is decided by it
 ==========================  ====================  ================================================================
 
-An entry has one writer and never loses what it says, so that it does not matter if Airflow repeats a write later, and
-nothing is deleted but what a person has entered. All keys begin with ``workflow_automation_``; a start within a task
-(``trigger_flow_once``) has its name at the end.
+An entry has one writer and never loses what it says, so a write that Airflow repeats later does no harm. Only
+what a person has entered is deleted. All keys begin with ``workflow_automation_``; that of a start within a
+task (``trigger_flow_once``) ends with its name.
 
 **Decide**, the first row that fits the last start:
 
@@ -42,9 +42,9 @@ Closed: *unidentified*                                                 an error
 Closed: in doubt                                                       ``"fail"``: an error; otherwise send
 =====================================================================  ===========================================
 
-**Close** a start: write ``frozen``, write the start once more, unchanged, which waits for what the endpoint has locked, and
-read ``run``. From then on no run of it can claim; so until a Clear, a second start is sent only where no run of the one
-before can go on, or the user accepts a second run.
+**Close** a start: write ``frozen``; write the start again, unchanged, which waits for the endpoint's locks;
+read ``run``. From then on no run can claim it. So until a Clear, a second start is sent only if no run of the
+first can go on, or the user accepts a second run.
 """
 
 from __future__ import annotations
@@ -58,31 +58,31 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from workflow_automation_provider.client.checks import one_line
 
 PREFIX = "workflow_automation_"
-"""Of all keys."""
+"""Prefix of all keys."""
 START, OUTCOME = f"{PREFIX}start/", f"{PREFIX}outcome/"
 START_KEY = re.compile(rf"{START}(\d{{1,6}})/(\d{{1,6}})(?:/(.*))?", re.ASCII | re.DOTALL)
-"""The key of a start: its try, its number within that, and its name, None for what the task itself is for."""
+"""The key of a start: its try, its number within the try, and its name; None for the operator's own."""
 ENTERED = f"{PREFIX}run"
 """Key of the run that a person enters; that of a start by name has its name after a slash."""
 
 
 def place_of(key: re.Match[str]) -> tuple[int, int]:
-    """Return where a start is, given the match of its key: try and number."""
+    """Return the try and the number of a start, from the match of its key."""
     return int(key[1]), int(key[2])
 
 
 def frozen_key(token: str) -> str:
-    """Return the key of the entry that closes the start that gave out a token, given its hash."""
+    """Return the key of the entry that closes a start, from the hash of its token."""
     return f"{PREFIX}frozen/{token}"
 
 
 def run_key(token: str) -> str:
-    """Return the key of the entry with what the run said that was given a token, given its hash."""
+    """Return the key of the entry with what a run said, from the hash of its token."""
     return f"{PREFIX}run/{token}"
 
 
 def word_key(token: str) -> str:
-    """Return the key of the entry with the last word of the run, given the hash of its token."""
+    """Return the key of the entry with a run's last word, from the hash of its token."""
     return f"{PREFIX}word/{token}"
 
 
@@ -104,13 +104,13 @@ class RunResult(TypedDict, total=False):
 def run_result(
     run_id: str | None, run_link: str | None = None, flow_id: str | None = None, response: object = None
 ) -> RunResult:
-    """Return a run without what is not known."""
+    """Return a run with the fields that are known."""
     run = {"run_id": run_id, "run_link": run_link, "flow_id": flow_id, "response": response}
     return {name: value for name, value in run.items() if value is not None}  # type: ignore[return-value]  # a dict of those keys
 
 
 def entry_of(what: Start | Outcome | Spoken | Claim | End) -> dict[str, Any]:
-    """Return what is stored: JSON values, without what has its default, and without what its key says."""
+    """Return the entry to store, as JSON values: without defaults, and without what its key says."""
     defaults = {**what._field_defaults, "try_number": what[0], "number": what[1]}
     return {name: _json(value) for name, value in what._asdict().items() if value != defaults.get(name, ...)}
 
@@ -127,7 +127,7 @@ def _json(value: Any) -> Any:
 
 
 def _read(kind: type, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an entry, given its JSON values; a newer version may have written more."""
+    """Return the known fields of an entry from its JSON values: a newer version may have written more."""
     names = [name for name, value in entry.items() if name in kind.__annotations__ and value is not None]
     return {name: _READ.get(name, lambda value: value)(entry[name]) for name in names}
 
@@ -136,16 +136,16 @@ class Start(NamedTuple):
     """
     What an execution of the task was about to send, or the run that a person entered for it.
 
-    :param try_number: of the execution
-    :param number: of the execution within its try, from 0
+    :param try_number: the execution's try
+    :param number: the execution's number within its try, from 0
     :param at: when, by the worker's clock
-    :param max_tries: of the task instance: a Clear changes it
-    :param request: identifies what is asked for, None if that is not known before
-    :param token: the hash of the token that the run was given, None if it was given none
+    :param max_tries: the task instance's, which a Clear changes
+    :param request: hash of what is asked for, None if that is not known before the start
+    :param token: hash of the run's token, None if it was given none
     :param waits: whether the task waits for the end of the run
-    :param run: what a person entered, None if the request is sent
-    :param giver: where the start is that gave out the token, if that is another one: try and number
-    :param earlier: what starts before it may have left, in words; empty if nothing
+    :param run: the run that a person entered, None if the request is sent
+    :param giver: try and number of the start that gave out the token, None if it is this one
+    :param earlier: what earlier starts may have left, in words; empty if nothing
     """
 
     try_number: int
@@ -163,7 +163,7 @@ class Start(NamedTuple):
 
     @classmethod
     def of(cls, place: tuple[int, int], entry: Mapping[str, Any]) -> Start:
-        """Return what an entry says; one that a person has damaged is that of a start of which nothing else is known."""
+        """Return the start of an entry; if a person has damaged the entry, only its place is known."""
         try_number, number = place
         try:
             return cls(try_number=try_number, number=number, **_read(cls, entry))
@@ -179,7 +179,7 @@ class Start(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where it is: try and number."""
+        """Its try and number."""
         return self.try_number, self.number
 
 
@@ -187,9 +187,9 @@ class Outcome(NamedTuple):
     """
     What the response to a start said.
 
-    :param kind: whether it names the run, nothing was started, or a run was that it does not name
-    :param run: of the kind *run*; by key, it may have no ``run_id``
-    :param reason: of the kind *unidentified*
+    :param kind: a *run* that the response names; *nothing* was started; or a run that is *unidentified*
+    :param run: the run, if it is named; triggered by key, it may have no ``run_id``
+    :param reason: why the run is *unidentified*
     """
 
     kind: Literal["run", "nothing", "unidentified"]
@@ -199,7 +199,7 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Outcome:
-        """Return what an entry says."""
+        """Return the outcome that an entry says."""
         return cls(**_read(cls, entry))
 
 
@@ -223,10 +223,10 @@ class End(NamedTuple):
 
 class Spoken(NamedTuple):
     """
-    What the run with one token has said, and was told.
+    What the run with one token has said and was told.
 
     :param stopped: when it was first told to stop
-    :param refused: the runs that were told so because of another one
+    :param refused: ids of the runs that were told to stop because another one has the task
     """
 
     claim: Claim | None = None
@@ -236,7 +236,7 @@ class Spoken(NamedTuple):
 
     @classmethod
     def of(cls, entry: Mapping[str, Any] | None) -> Spoken:
-        """Return what an entry says, nothing if there is none."""
+        """Return what an entry says; :data:`NOTHING_SAID` if there is none."""
         return cls(**_read(cls, entry)) if entry else NOTHING_SAID
 
     @property
@@ -246,17 +246,17 @@ class Spoken(NamedTuple):
 
     @property
     def run_ids(self) -> set[str]:
-        """The runs that it names."""
+        """The ids that the run has said."""
         return {said.run_id for said in (self.claim, self.end) if said and said.run_id}
 
     @property
     def run_id(self) -> str | None:
-        """The run: as it claimed, otherwise as it ended."""
+        """The id that the run said when it claimed, or else when it ended."""
         return (self.claim and self.claim.run_id) or (self.end and self.end.run_id) or None
 
 
 NOTHING_SAID = Spoken()
-"""Of a run that has not spoken."""
+"""What a run has said before it speaks."""
 
 
 def _time(text: str) -> datetime:
@@ -281,7 +281,7 @@ class Facts(NamedTuple):
     """
     What is known of one start.
 
-    :param is_frozen: whether its token is
+    :param is_frozen: whether its token is frozen
     :param is_closed: whether this execution has closed it
     """
 
@@ -292,24 +292,24 @@ class Facts(NamedTuple):
     is_closed: bool = False
 
     def counts(self, max_tries: int) -> bool:
-        """Return whether it is not from before a Clear, given the task's ``max_tries``."""
+        """Return whether it was recorded since the last Clear, by the task's ``max_tries``."""
         return self.start.max_tries == max_tries
 
     @property
     def known(self) -> set[str]:
-        """The ids that its run has, by what was said of it."""
+        """The ids of its run, from all that is known."""
         runs = (self.start.run, self.outcome and self.outcome.run)
         return self.spoken.run_ids | {run["run_id"] for run in runs if run and "run_id" in run}
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it may have a run whose id is not known; also one that was told to stop."""
+        """Whether it may have a run of unknown id, even one that was told to stop."""
         nothing = self.outcome is not None and self.outcome.kind == "nothing"
         return not (self.known or nothing)
 
     @property
     def text(self) -> str:
-        """What it may have left, in words; empty if it started nothing, as far as known, or its run was told to stop."""
+        """What this and earlier starts may have left, in words, except a run that was told to stop."""
         start, outcome = self.start, self.outcome
         if self.spoken.stopped or (outcome and outcome.kind == "nothing"):
             return start.earlier
@@ -331,11 +331,11 @@ class Asked(NamedTuple):
     """
     What the task asks for.
 
-    :param max_tries: of the task instance, now
-    :param request: as of a :class:`Start`
+    :param max_tries: the task instance's, now
+    :param request: as in :class:`Start`
     :param is_named: whether it is a start by name, whose request must not change
     :param on_unknown_start: what to do in doubt
-    :param replaces_failed: whether another run is started where one failed
+    :param replaces_failed: whether to start another run after one that failed
     """
 
     max_tries: int
@@ -361,7 +361,7 @@ def decide(facts: Facts | None, asked: Asked, entered: str | None = None) -> Dec
     """
     Decide what to do, by the table above.
 
-    :param facts: of the last start, None if there is none
+    :param facts: what is known of the last start, None if there is none
     :param entered: the run that a person has entered
     """
     last = facts if facts and facts.counts(asked.max_tries) else None
@@ -394,8 +394,8 @@ def why_not(run_id: str, last: Facts | None, others: Sequence[Facts]) -> str:
     """
     Return why a task cannot continue with the run that a person entered, empty if it can.
 
-    :param last: of the last start, None if there is none
-    :param others: of all starts before it
+    :param last: what is known of the last start, None if there is none
+    :param others: what is known of all starts before it
     """
     if last is None or last.start.token is None:
         return ""

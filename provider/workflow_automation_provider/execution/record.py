@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 class StartRecord(TaskRecord):
     """
-    What the task instance knows about one start.
+    The starts of a task instance: the operator's own, or those of one name.
 
     :param context: the task's context
-    :param name: identifies a start within the task; empty for what the task itself is for
+    :param name: the name of a start within the task; empty for the operator's own
     """
 
     def __init__(self, context: Context, name: str = "") -> None:
@@ -58,7 +58,7 @@ class StartRecord(TaskRecord):
 
     # Read ---------------------------------------------------------------------------------------------------
 
-    def last(self) -> Facts | None:
+    def last_start(self) -> Facts | None:
         """
         Return what is known of the last start, None if there is none.
 
@@ -68,20 +68,20 @@ class StartRecord(TaskRecord):
         return self._facts(start) if start else None
 
     def all_starts(self) -> list[Facts]:
-        """Return what is known of all starts, also from before a Clear, the last one first."""
+        """Return what is known of all starts, last first, including those from before a Clear."""
         return [self._facts(start) for start in self._starts()]
 
     def spoken(self, token: str, *, twice: bool = False) -> Spoken:
         """
         Return what the run with a token has said, as far as it is seen.
 
-        :param twice: whether to look again where nothing is seen
+        :param twice: whether to look again if nothing is seen
         """
         get = self.get_twice if twice else self.get
         return Spoken.of(get(run_key(token)))
 
     def last_word(self, token: str) -> datetime | None:
-        """Return when the run with a token last said that it works, None if it did not."""
+        """Return when the run with a token last said that it was running, None if it never did."""
         word = self.get_twice(word_key(token))
         return datetime.fromisoformat(word["at"]) if word else None
 
@@ -114,7 +114,7 @@ class StartRecord(TaskRecord):
         return run_result(str(run_id).strip(), link, flow_id)
 
     def _starts(self) -> Iterator[Start]:
-        """Yield the starts, the last one first; of this try, and of those before it."""
+        """Yield the starts of this try and those before it, last first."""
         missing: list[int] = []
         for number in range(self._ti.try_number, 0, -1):
             if starts := self._starts_of(number):
@@ -126,7 +126,7 @@ class StartRecord(TaskRecord):
         yield from self._looked_for_again(missing)
 
     def _looked_for_again(self, tries: list[int]) -> Iterator[Start]:
-        """Yield the starts of tries that seemed to have none: it is certain once the store returns what is written."""
+        """Yield the starts of tries that seemed to have none, read again after a probe."""
         if not tries or (tries == [self._ti.try_number] and not self.was_continued):
             return
         self.probe()
@@ -163,7 +163,7 @@ class StartRecord(TaskRecord):
         outcome, is_frozen = Outcome.of(entry) if entry else None, False
         has_spoken = spoken.has_begun or spoken.stopped
         if outcome and outcome.kind == "run" and token and not has_spoken:
-            # Another run may have claimed, and a frozen one cannot go on: before it is taken, both are read again.
+            # Another run may have claimed, and a frozen one cannot go on: both are read again, to be certain.
             spoken = self.spoken(token)
             is_frozen = self.get_twice(frozen_key(token)) is not None
         return Facts(start=start, outcome=outcome, spoken=spoken, is_frozen=is_frozen)
@@ -190,7 +190,7 @@ class StartRecord(TaskRecord):
 
         A process that Airflow has given up, or whose task a person has marked, lives on for seconds.
 
-        :param start: which was written
+        :param start: the start that was written
         :param before: the start before it, None if there is none
         """
         if self.get(self._key(START, start.place)) != entry_of(start):
@@ -205,9 +205,9 @@ class StartRecord(TaskRecord):
 
     def close(self, facts: Facts) -> Facts:
         """
-        Have no run of a start claim it any more, and return what is known of it now.
+        Close a start, so that no run can claim it any more, and return what is known of it now.
 
-        :raises Exception: if that is not certain
+        :raises Exception: if it is not certain that the start is closed
         """
         start = facts.start
         assert start.token  # noqa: S101
@@ -226,7 +226,7 @@ class StartRecord(TaskRecord):
         start = self.new_start(run=run, waits=waits, **known)
         self.write_start(start)
         if before and before.token:
-            # A stop that the endpoint has begun is decided by the start before.
+            # Wait for a stop that the endpoint may be recording: it is still decided by the start before.
             self._write_again(before)
         self.forget_entered()
         return Facts(start=start, spoken=self.spoken(start.token, twice=True) if start.token else Spoken())
@@ -236,7 +236,7 @@ class StartRecord(TaskRecord):
         self.delete(self._entered_key)
 
     def _write_again(self, start: Start) -> None:
-        """Write the start that gave out a token once more, unchanged: this waits for what the endpoint has locked."""
+        """Write the start that gave out the token again, unchanged: this waits for the endpoint's locks."""
         place = start.giver or start.place
         key = self._key(START, place)
         entry = self.get_twice(key) if start.giver else entry_of(start)
@@ -245,7 +245,7 @@ class StartRecord(TaskRecord):
         self.set(key, entry)
 
     def _is_running(self) -> bool:
-        """Return whether Airflow still has the task as running: a person may have marked it."""
+        """Return whether the task is still running for Airflow: a person may have marked it."""
         ti = self._ti
         states: Mapping[str, Mapping[str, str]] = ti.get_task_states(
             dag_id=ti.dag_id, map_index=ti.map_index, task_ids=[ti.task_id], run_ids=[ti.run_id]

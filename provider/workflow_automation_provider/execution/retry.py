@@ -28,7 +28,7 @@ else:
 
 _Result = TypeVar("_Result")
 
-# The longest waits without a Retry-After, in seconds; the last one for all that follow.
+# The longest waits without a Retry-After, in seconds; the last one repeats.
 _WAITS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
 # A longer wait that the service asks for is left to Airflow, unless there is time for it; in seconds.
@@ -70,7 +70,7 @@ class SendRetrier:
 
     :param seconds: how long to keep retrying, waits included, but not those that the service asks for; 0 sends once
     :param log: logger for the waits
-    :param is_ended: returns whether Airflow ended the task, which ends a wait, and after which nothing is sent
+    :param is_ended: returns whether Airflow ended the task: that ends a wait, and nothing more is sent
     """
 
     seconds: float
@@ -91,7 +91,7 @@ class SendRetrier:
         :param retry_unknown: whether to retry after an unknown outcome as well
         :param after: the error of a first attempt that was made already
         :return: what the last attempt returned
-        :raises WorkflowAutomationError: what it raised
+        :raises WorkflowAutomationError: what the last attempt raised
         """
         retryable = (BusyError, NotSentError, *((OutcomeUnknownError,) if retry_unknown else ()))
         began = time.monotonic()
@@ -133,7 +133,7 @@ class SendRetrier:
         return not is_ended
 
     def sleep(self, seconds: float) -> None:
-        """Wait, until Airflow has ended the task."""
+        """Wait, but no longer than until Airflow ends the task."""
         # In short naps, because a signal handler cannot end a longer one: setting a threading.Event there may
         # deadlock.
         deadline = time.monotonic() + seconds
@@ -142,5 +142,5 @@ class SendRetrier:
 
 
 def _uncounted(asked: float | None) -> float:
-    """Return how much of a wait does not count as time in which the service was busy, because it asked for it."""
+    """Return how many seconds of a wait are not counted, because the service asked for them."""
     return asked if asked and asked <= _MAX_ASKED else 0.0

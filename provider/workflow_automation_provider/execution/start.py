@@ -5,7 +5,7 @@ Start a run at most once: for operators and TaskFlow.
 2. **Close** a start in doubt whose run was given a URL, before anything else is decided.
 3. **Prepare** the whole request, so that errors in it are found before anything is recorded or sent.
 4. **Record** the start. From here on, a later try knows that a run may exist.
-5. **Send** the request, again only while nothing was started, and record what it ended in.
+5. **Send** the request, again only while nothing was started, and record the outcome.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import (
@@ -64,7 +64,7 @@ _CLOSED = "A run of it that claims its start from now on is told to stop."
 
 
 def request_digest(inputs: object, flow_id: object) -> str | None:
-    """Return a hash that identifies the request, None if its inputs cannot be encoded: an error, once it is to be sent."""
+    """Return a hash of the request, None if its inputs cannot be encoded: to send them then fails."""
     from workflow_automation_provider.client.json_values import encode
 
     with contextlib.suppress(InvalidRequestError):
@@ -77,11 +77,11 @@ class RunStarter:
     """
     Start the run of one record, unless an earlier try did.
 
-    :param record: what the task instance knows about the run
+    :param record: what earlier tries recorded
     :param hook: sends the request
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
     :param asked: what the task asks for
-    :param claim_timeout: how long to wait for a claim with ``"claim"``
+    :param claim_timeout: how long to wait for a claim, if ``on_unknown_start`` is ``"claim"``
     :param waits: whether the task waits for the end of the run
     """
 
@@ -104,23 +104,23 @@ class RunStarter:
         self._claim_timeout = claim_timeout
         self._waits = waits
         self.earlier: WorkflowAutomationError | None = None
-        """The error of what an earlier try did, once it is read: one that says nothing was started must mention it."""
+        """What an earlier try left, as an error: one of this try must mention it if nothing was started."""
         self.facts: Facts
-        """Of the start whose run is returned."""
+        """What is known of the start whose run is returned."""
         self._start: Start
         self._request: Request
-        # Whether the last byte of a request was sent whose outcome is not known.
+        # Whether the last byte of a request of unknown outcome was sent.
         self._may_exist = False
 
     def start(self, prepare: Callable[[], tuple[Request, str | None]]) -> RunResult:
         """
         Start the run, or return the one that an earlier try started, or that a person entered.
 
-        :param prepare: builds the request; returns also the hash of the token that the run is given, None if it is
-            given none. Called only if a run is to be started
+        :param prepare: returns the request, and the hash of the run's token, None if it has none; called
+            only if a run is to be started
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
-        facts = self._record.last()
+        facts = self._record.last_start()
         if facts and facts.counts(self._asked.max_tries):
             self.earlier = _earlier(facts)
         entered = self._record.entered()
@@ -131,7 +131,7 @@ class RunStarter:
             if decision is Decision.CLOSE:
                 if facts.text:
                     self._log.warning("%s", _sentence(facts.text))
-                facts = self._settle(facts)
+                facts = self._await_claim_or_close(facts)
                 decision = decide(facts, self._asked)
             if decision is Decision.RETURN:
                 run = self._return(facts)
@@ -195,9 +195,9 @@ class RunStarter:
         return run
 
     def _reported(self, decision: Decision, facts: Facts) -> WorkflowAutomationError:
-        """Return the error for a start of which nothing is to be sent."""
+        """Return the error for a start after which nothing may be sent."""
         if decision is Decision.CHANGED:
-            # For example, names by position in a list that changed: it is the run of another request.
+            # Such as names by position in a list that changed: the recorded run is that of another request.
             return InvalidRequestError(
                 f"{self._record.name!r} has other inputs or another flow_id than in try {facts.start.try_number}.",
                 consequence="Nothing was sent for it in this try.",
@@ -211,7 +211,7 @@ class RunStarter:
         return UnidentifiedError(reason, consequence=f"{text} {_LOOK}", next_step=closed)
 
     def _log_earlier(self, facts: Facts) -> None:
-        """Say why another run is started, where an earlier try may have started one."""
+        """Log why another run is started, where an earlier try may have started one."""
         why = f"on_unknown_start is {self._asked.on_unknown_start!r}"
         if not facts.counts(self._asked.max_tries):
             why = "the task has been cleared since"
@@ -224,12 +224,12 @@ class RunStarter:
         if facts.text:
             self._log.warning("%s Starting another run: %s.", _sentence(facts.text), why)
 
-    def _settle(self, facts: Facts, *, closes: bool = True) -> Facts:
+    def _await_claim_or_close(self, facts: Facts, *, closes: bool = True) -> Facts:
         """
-        Look whether the run of a start has begun, with ``"claim"`` until the timeout has passed, or close the start.
+        Wait up to ``claim_timeout`` for a claim of a start; close the start, unless its run has begun.
 
-        :param closes: whether to close it; otherwise, a later try does
-        :raises Exception: if that is not certain
+        :param closes: whether to close the start; otherwise, a later try does
+        :raises Exception: if it is not certain that the start is closed
         """
         start = facts.start
         assert start.token  # noqa: S101
@@ -241,7 +241,7 @@ class RunStarter:
             if left <= 0:
                 break
             if not is_logged:
-                # The last word of a try that is killed while it waits, if no later one gets to say more.
+                # If this try is killed while it waits, and is the last one, the log ends with this line.
                 self._log.info(
                     "A run may have been started. Waiting up to %.0f s for one to claim this start.", left
                 )
@@ -274,8 +274,8 @@ class RunStarter:
             flow_id=request.flow_id,
             earlier=before.text if before and before.counts(self._asked.max_tries) else "",
         )
-        # Logged before the record is written, which waits for a response from Airflow: by then these lines
-        # are in the log, even if the task is killed in its last try, after which no other try reports it.
+        # Logged before the record is written: if the task is killed in its last try, no other try reports
+        # the start, and these lines are in the log by then.
         flow = f"flow {start.flow_id}" if start.flow_id else "the flow of the API key"
         self._log.info("Triggering %s via connection %s.", flow, start.conn_id)
         self._log.info("If no later line gives its outcome, a run may have been started.")
@@ -302,9 +302,9 @@ class RunStarter:
         return self._started(run)
 
     def _send(self) -> Run:
-        """Send the request; a task that was ended has stopped its hook, which then sends nothing."""
+        """Send the request, unless the task was ended, which has stopped its hook."""
         try:
-            return self._hook.send_trigger(self._request, before_last_byte=self._hand_over)
+            return cast("Run", self._hook.get_conn().send(self._request, before_last_byte=self._hand_over))
         except WorkflowAutomationError as error:
             self._may_exist = error.accepted is not Accepted.NO
             raise
@@ -344,11 +344,9 @@ class RunStarter:
 
     def _in_doubt(self, error: WorkflowAutomationError) -> RunResult:
         """
-        Return the run that has begun, where the response did not tell it; record that there is one, if that is known.
+        Return the run that has begun, if one has; close the start if no later try would.
 
-        The start is closed where no later try would do it.
-
-        :raises WorkflowAutomationError: if there is none
+        :raises WorkflowAutomationError: if no run has begun
         """
         start, is_unknown = self._start, isinstance(error, OutcomeUnknownError)
         if not is_unknown:
@@ -358,7 +356,7 @@ class RunStarter:
         is_final = not is_unknown or self._asked.on_unknown_start == "fail" or self._record.is_last_try
         try:
             facts = Facts(start=start, spoken=self._record.spoken(start.token))
-            facts = self._settle(facts, closes=is_final and not self._retrier.is_ended())
+            facts = self._await_claim_or_close(facts, closes=is_final and not self._retrier.is_ended())
         except Exception:
             self._log.exception("Whether a run has claimed this start could not be settled.")
             raise error from None
@@ -374,13 +372,13 @@ class RunStarter:
         raise error.with_facts(code=revoked, consequence=revoked.consequence, next_step=waited)
 
     def _write_outcome(self, kind: Literal["run", "nothing", "unidentified"], **fields: Any) -> Outcome:
-        """Record what the request ended in. A failure is only logged: what happened has happened."""
+        """Record the outcome of the request. A failure is only logged: the request has had its effect."""
         outcome = Outcome(kind=kind, at=datetime.now(UTC), **fields)
         try:
             self._record.write_outcome(self._start, outcome)
         except BaseException as error:
             try:
-                # Also where the task is ended: a later try must know.
+                # Even if the task was ended: a later try must know.
                 self._record.write_outcome(self._start, outcome)
             except Exception:
                 self._log.exception(
@@ -393,7 +391,7 @@ class RunStarter:
 
 
 def _sentence(text: str) -> str:
-    """Return what a start has left as a sentence: it begins with "try", as part of others."""
+    """Return the text of :class:`~.ledger.Facts` as a sentence: it begins with a small "try"."""
     return f"{text[:1].upper()}{text[1:]}"
 
 

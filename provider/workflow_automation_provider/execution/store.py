@@ -1,11 +1,11 @@
 """
-Airflow's task state store: nothing else knows it.
+Airflow's task state store: nothing else calls it.
 
-On Airflow 3.3+, the store outlives a try, a SIGKILL, a deferral and a restart of Airflow: entries never expire. ``set``
-is durable once it returns, and raises if the task instance now belongs to another process; ``get`` then only returns
-None, as it does for any 404, for example of an API server that is being upgraded. So what is not there is looked for again:
-once more, or after a probe was written and read back. Older versions have no such store: there, a dict takes its place, for
-one try.
+On Airflow 3.3+, entries outlive a try, a SIGKILL, a deferral and a restart of Airflow, and never expire.
+``set`` is durable once it returns, and raises if the task instance now belongs to another process; ``get``
+then returns None, as for any 404, such as from an API server that is being upgraded. So a missing entry is
+read again, at once or after a probe was written and read back. Before Airflow 3.3, a dict takes the store's
+place for one try.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROBE = "workflow_automation_probe"
 
 
 class _TryStore(dict[str, dict[str, Any]]):
-    """The same for one try, before Airflow 3.3."""
+    """The store before Airflow 3.3, for one try."""
 
     def set(self, key: str, value: dict[str, Any], **_: object) -> None:
         self[key] = value
@@ -37,17 +37,17 @@ class _TryStore(dict[str, dict[str, Any]]):
 
 
 # Which entries the current execution has used: a second user of an entry would mistake another's run for its own.
-# Identified by the task instance object, because Airflow creates a new one for each execution.
+# An execution is identified by its task instance object, because Airflow creates one for each.
 _lock = threading.Lock()
 _used: tuple[object, set[tuple[str, str]]] = (None, set())
 
 
 class TaskRecord:
     """
-    The entries of one kind of a task instance (mapped or not), which count until it is cleared.
+    The entries of one kind of a task instance, which count until it is cleared.
 
     :param context: the task's context
-    :param name: identifies a start within the task; empty for what the task itself is for
+    :param name: the name of a start within the task; empty for the operator's own
     """
 
     def __init__(self, context: Context, name: str = "") -> None:
@@ -76,7 +76,7 @@ class TaskRecord:
         return bool(self._ti.try_number > 1 or self.was_continued)
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return an entry, None if none is seen, which is not certain."""
+        """Return an entry, None if none is seen: there may still be one."""
         entry: dict[str, Any] | None = self._store.get(key)
         return entry
 
@@ -134,7 +134,7 @@ class TaskRecord:
         """
         Reserve the entries for as long as the task is executed.
 
-        :raises InvalidRequestError: if they are already used in this try, by this or another user of the same name
+        :raises InvalidRequestError: if this try has already used them
         """
         global _used
         entries = type(self).__name__, self.name

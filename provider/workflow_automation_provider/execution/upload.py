@@ -1,9 +1,9 @@
 """
-Upload the files for a run, and remember how far that is.
+Upload the files for a run, and record how many requests were confirmed.
 
-Each file is resolved and measured only once. The record is one entry: a digest of what decides the requests, and how many of them
-the service confirmed. A retry with the same digest goes on after these; with another one, it sends all files. An upload may
-repeat requests, so nothing else needs to be certain.
+Each file is resolved and measured only once. The record is one entry: a digest of the requests, and how many
+of them the service confirmed. A retry with the same digest continues after these; with another one, it sends
+all files. An upload may repeat requests, so nothing else needs to be certain.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 UPLOAD_KEY = "workflow_automation_upload"
 """The entry of the task state store."""
 
-# The response to an upload is a short text; this much of it is kept, because it becomes an XCom.
+# Characters that are kept of the response to an upload, a short text: it becomes an XCom.
 _KEPT_RESPONSE = 2000
 
-# Names of a request, and requests of a result, that are kept: what can be read, whatever their number. As many names are logged
-# as can be read at a glance.
+# How many names of a request and requests of a result are kept, so that a person can read them, and how many
+# names are logged.
 _KEPT_NAMES, _KEPT_REQUESTS, _LOGGED_NAMES = 20, 20, 10
 
 # Seconds between two lines of progress.
@@ -81,11 +81,11 @@ class Uploader:
     :param hook: sends the requests
     :param retrier: how long to keep retrying each request while the service is busy or cannot be reached
     :param files: as passed by the DAG author
-    :param of_own_run: whether the same task starts the run. A Clear then starts another run, which has none of the
-        files, or keeps the run, which has all of them; after that of any other task, all are sent again
+    :param of_own_run: whether the same task starts the run. If so, a Clear starts another run, without files,
+        or keeps the run with all of its files. After a Clear of any other task, all files are sent again
     :param file_format: the format of each file, None for the connection's
     :param files_per_request: as ``max_request_bytes``, of :meth:`.WorkflowAutomationHook.prepare_uploads`
-    :raises InvalidRequestError: if this try of the task has another
+    :raises InvalidRequestError: if this try of the task has another upload
     """
 
     context: Context
@@ -100,8 +100,8 @@ class Uploader:
     """The files, for lineage: those of earlier tries as well."""
 
     def __post_init__(self) -> None:
-        self._store = TaskRecord(self.context)
-        self._store.use()
+        self._record = TaskRecord(self.context)
+        self._record.use()
         self._log = self.retrier.log
 
     def prepare(self, flow_id: str | None) -> None:
@@ -174,7 +174,7 @@ class Uploader:
 
     def _confirmed(self, digest: str, count: int) -> tuple[int, list[str]]:
         """Return how many of the requests earlier tries sent, and the responses to the first of them."""
-        entry = self._store.find(UPLOAD_KEY)
+        entry = self._record.find(UPLOAD_KEY)
         if entry is None:
             return 0, []
         done = entry["confirmed"]
@@ -199,7 +199,7 @@ class Uploader:
 
     def _confirm(self, entry: dict[str, Any]) -> None:
         try:
-            self._store.set(UPLOAD_KEY, entry)
+            self._record.set(UPLOAD_KEY, entry)
         except Exception:
             # The files are there: failing now would send them again.
             self._log.exception(
@@ -209,9 +209,9 @@ class Uploader:
 
 class Progress:
     """
-    Log how much of an upload is sent, at most once in 15 seconds, so not at all that of a short one.
+    Log how much of an upload is sent, every 15 seconds: nothing for a short one.
 
-    :param size: of all bodies, in bytes
+    :param size: size of all bodies, in bytes
     """
 
     done = 0
@@ -223,7 +223,7 @@ class Progress:
         self._logged = time.monotonic()
 
     def sent(self, size: int) -> None:
-        """Note that so many bytes were sent."""
+        """Count bytes that were sent."""
         self.done += size
         if self.done < self._size and self.is_due():
             sizes = mebibytes(self.done), mebibytes(self._size)
@@ -240,7 +240,7 @@ class Progress:
 
 def _digest(target: list[Any], requests: Sequence[Request]) -> str:
     """
-    Identify requests, without reading a file.
+    Return a hash of requests, without reading a file.
 
     :raises FileUnavailableError: if a file can no longer be looked at
     """

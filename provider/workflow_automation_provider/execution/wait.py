@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 POLL_INTERVAL = 0.5
-"""How often a task looks in its worker whether a run has said something, in seconds."""
+"""Seconds between two looks of a task, in its worker, at what a run has said."""
 
 # How long a parked task sleeps if nobody wakes it. The first sleep is short, because an end that comes between the
 # task's last look and its park wakes nobody. None may end before the scheduler knows that the task has left
@@ -56,7 +56,7 @@ class ResultUnreadableError(InvalidRequestError):
 
 class Waiting(NamedTuple):
     """
-    What a task waits for; parked with it.
+    What a task waits for, and is parked with.
 
     :param run: the run, as far as known
     :param token: the hash of its token
@@ -64,7 +64,7 @@ class Waiting(NamedTuple):
     :param until: when it ends at the latest
     :param entered: the run that a person entered, None if there is none
     :param sleeps: how often the task has parked
-    :param silence: how many seconds the run may say nothing, for the page of the runs
+    :param silence: seconds that the run may say nothing, for the page **Flow runs**
     """
 
     run: RunResult
@@ -80,7 +80,7 @@ class Waiting(NamedTuple):
         """Return the wait for the run of a start."""
         start = facts.start
         assert start.token  # noqa: S101
-        # Of a run that a person entered, anew.
+        # With a run that a person entered, the wait begins anew.
         known = None if start.run else facts.outcome or facts.spoken.claim
         since = known.at if known else start.at
         entered = start.run["run_id"] if start.run else None
@@ -98,7 +98,7 @@ class CompletionWait:
     """
     The wait of one task for the end of its run.
 
-    :param record: what the task instance knows about it
+    :param record: has what the run says
     :param retrier: its logger, and whether Airflow ended the task
     :param heartbeat_timeout: how long to wait for a word of the run, None for as long as for its end
     :param expects_claim: whether a flow that never claims its start is worth a warning
@@ -126,7 +126,7 @@ class CompletionWait:
                 check_entered(waiting.entered, spoken)
             run, end = waiting.run, spoken.end
             try:
-                # Of two runs that hold one token, not always the one of the response.
+                # Two runs may hold one token: the one that spoke need not be the response's.
                 if spoken.has_begun and (spoken.run_id or (spoken.claim and spoken.claim.run_link)):
                     run = with_said(run, spoken, self.hook)
                 if end:
@@ -171,7 +171,7 @@ class CompletionWait:
         """
         Push the run as Airflow does once a task has succeeded.
 
-        A task that a person then marks as success leaves it to the next one: a park and a mark keep the XComs.
+        A task that a person marks as success passes the run on: a park and a mark keep the XComs.
         """
         ti, task = self.context["ti"], cast("BaseOperator", self.context["task"])
         if not task.do_xcom_push:
@@ -214,7 +214,7 @@ class CompletionWait:
         said = [(spoken.claim.at, "started")] if spoken.claim else []
         said += [(spoken.end.at, spoken.end.status)] if spoken.end else []
         if spoken.claim:  # only then a run may say how far it is
-            with contextlib.suppress(Exception):  # what it has said before its end decides nothing
+            with contextlib.suppress(Exception):  # it decides nothing
                 if at := self.record.last_word(waiting.token):
                     said.append((at.astimezone(UTC), "running (its last)"))
         steps = ", ".join(f"{what} at {at:%H:%M:%S}" for at, what in sorted(said))
@@ -253,7 +253,7 @@ class CompletionWait:
         )
 
     def _redacted(self, value: Any) -> Any:
-        """Return a value of the flow's, or a note instead if it reveals a secret."""
+        """Return a value from the flow, or a note if it reveals a secret."""
         text = value if isinstance(value, str) else json.dumps(value)
         shown = self.hook.get_conn().redact(text)
         return value if shown == text else shown
@@ -293,18 +293,18 @@ def check_entered(run_id: str, spoken: Spoken) -> None:
 
 
 def with_said(run: RunResult, spoken: Spoken, hook: WorkflowAutomationHook) -> RunResult:
-    """Return a run with what it has said of itself, without what reveals a secret of the connection."""
+    """Return a run with the id and the link that it said, unless they reveal a secret of the connection."""
     link = spoken.claim and spoken.claim.run_link
     redact = hook.get_conn().redact
     said = run_result(*(text if text and redact(text) == text else None for text in (spoken.run_id, link)))
     if spoken.run_id not in (None, run.get("run_id")):
-        # Another one than the response named: nothing of that is kept.
+        # The response named another run: nothing of that is kept.
         run = run_result(None, flow_id=run.get("flow_id"))
     return {**run, **said}
 
 
 def not_continued(run_id: str, why: str) -> InvalidRequestError:
-    """Return the error for a run that a person entered, and that the task cannot have."""
+    """Return the error for a run that a person entered, and with which the task cannot continue."""
     return InvalidRequestError(
         f"The task cannot continue with run {one_line(run_id)}, which a person entered: {why}.",
         next_step=(

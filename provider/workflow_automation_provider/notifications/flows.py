@@ -74,7 +74,7 @@ class FlowNotifier(BaseNotifier):
             self._log_failure(error, Code.NOT_SENT)
 
     def __await__(self) -> Generator[Any, None, None]:
-        """Do the same in another thread, with the context that the notifier was made with."""
+        """Call the notifier in another thread, with the context that it was made with."""
         # Not asyncio's: in the triggerer, Airflow reads connections through asgiref's event loop.
         from asgiref.sync import sync_to_async
 
@@ -84,7 +84,7 @@ class FlowNotifier(BaseNotifier):
         """
         Return the environment that renders the templates.
 
-        :param dag: may have other filters and macros
+        :param dag: the DAG, with filters and macros of its own
         """
         # dag.test() passes the callbacks of a DAG its serialized form, which has no environment.
         return super().get_template_env(dag if hasattr(dag, "get_template_env") else None)

@@ -62,11 +62,11 @@ def rendered(name: str, value: Any) -> Any:
 
 
 MAX_LINK = 2000
-"""The most characters of a ``run_link`` that asset events tell."""
+"""The maximum length of a ``run_link`` in asset events, in characters."""
 
 
 def link_of(run: Mapping[str, Any]) -> dict[str, str]:
-    """Return the ``run_link`` of a run as asset events tell it, empty if it could not be stored: that would fail the task."""
+    """Return the ``run_link`` for asset events, empty if it could not be stored: that would fail the task."""
     link = run.get("run_link")
     is_told = isinstance(link, str) and 0 < len(link) <= MAX_LINK and one_line(link) == link
     return {"run_link": str(link)} if is_told else {}
@@ -90,7 +90,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
                 "flow_id is None: pass an identifier, or leave it out for the flow of the connection."
             )
         check_seconds("send_retry_timeout", send_retry_timeout, zero=True)
-        # What is rendered to None must not be mistaken for what was left out.
+        # A template that renders to None must not be mistaken for an argument left out.
         self._is_flow_given = flow_id is not UNSET
         self.flow_id: str | None = None if flow_id is UNSET else flow_id
         self.send_retry_timeout = send_retry_timeout
@@ -125,7 +125,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         return self._execute(context)
 
     def _execute(self, context: Context, *parked: Any) -> _Result:
-        """Run the task, which the operator must be, and make errors those of it."""
+        """Run the operator, if it is the task itself, with errors as a task raises them."""
         try:
             if self.task_id != context["ti"].task_id:
                 raise InvalidRequestError(
@@ -139,7 +139,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         try:
             self._emit_events(context, result)
         except Exception:
-            # What the task was for is done, and must not be lost.
+            # The task has done its work, which must not be lost.
             self.log.warning("The task's asset events and lineage are incomplete.", exc_info=True)
         return result
 
@@ -165,7 +165,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
 
     @abc.abstractmethod
     def _run_once(self, context: Context, *parked: Any) -> _Result:
-        """Do what the task is for; after a park, with what it was parked with."""
+        """Do the task's work; after a park, with what it was parked with."""
 
     def on_kill(self) -> None:
         """End all waits and stop sending. Airflow 3 kills the process only seconds later."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TriggerFlowBatchOperator"]
 
-# More threads than that only wait for each other.
+# More threads would only wait for each other.
 _MAX_CONCURRENCY = 256
 
 
@@ -51,12 +51,12 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     :param flow_id: the flow to start, by default the one that the API key identifies (templated). A template
         that renders to None or an empty string is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
-    :param max_concurrency: how many requests are sent at a time. Four times as many items may be in flight, but no more
-        than 256: sent, or about to be, and not yet recorded. So many may be unknown after a kill
-    :param max_starts_per_second: how many requests are sent in a second at most, spread evenly; by default
+    :param max_concurrency: how many requests are sent at a time. Four times as many items, at most 256, may
+        be in flight: sent or about to be, but not yet recorded. After a kill, these may be unknown
+    :param max_starts_per_second: the maximum number of requests per second, spread evenly; by default
         unlimited
-    :param on_unknown_start: what to do about items of which it is unknown whether a run was started: ``"fail"``
-        at the end, without a retry, or ``"start_again"`` in the next try, which may start a second run
+    :param on_unknown_start: what to do if it is unknown whether a run was started for an item: ``"fail"`` at
+        the end, without a retry, or ``"start_again"`` in the next try, which may start a second run
     :param on_rejected: what to do at the end if the service rejected items: ``"fail"`` without a retry, or
         ``"skip"``: succeed
     :param output_path: path or URL of a JSON Lines file for the result of each item, also if the task fails

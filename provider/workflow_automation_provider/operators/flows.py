@@ -1,4 +1,4 @@
-"""The operator that starts a run; :class:`UploadFilesOperator` is imported from here as well."""
+"""The operator that starts a run; :class:`UploadFilesOperator` can be imported from here as well."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
     :param wait_for_completion: whether to wait until the flow says, by its last step, how the run ended, without
         occupying a worker, and to return the flow's ``result`` as well (Airflow 3.3+)
-    :param callback_input: name of the input that receives the URL by which the flow speaks to the task, if the task
-        waits, or with ``on_unknown_start="claim"``
+    :param callback_input: name of the input for the URL by which the flow calls back, if the task waits, or
+        with ``on_unknown_start="claim"``
     :param completion_timeout: how long to wait for the end of the run, if the task waits
     :param files: files to upload for the run before waiting, as for :class:`UploadFilesOperator` (templated,
         including nested values)
@@ -147,11 +147,11 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         """
         Continue after the task was parked: Airflow calls this in place of ``execute``.
 
-        :param event: that the time is up, or that the endpoint has shortened it: both are the same to Airflow
+        :param event: Airflow's timeout, which the endpoint may have shortened
         :param waiting: the run whose end the task waits for, since when and until when
-        :param ti_id: the task instance that was parked; a Clear gives the task another
+        :param ti_id: id of the task instance that was parked; a Clear gives the task another
         """
-        # A Clear of a task that is running gives it another id, but leaves what Airflow continues it with.
+        # A Clear of a running task gives it another id, but keeps what Airflow continues it with.
         if ti_id not in (None, str(context["ti"].id)):
             self.log.info("The task was cleared after it continued: starting over.")
             waiting = None
@@ -193,7 +193,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
 
     def _told(self, result: RunResult) -> tuple[dict[str, Any], object, object]:
         extra = {name: value for name, value in result.items() if name not in ("run_link", "response")}
-        # Of a task that was parked, an earlier process has uploaded them.
+        # If the task was parked, an earlier process has uploaded them.
         files = (self._flow_run and self._flow_run.uploaded) or self.files
         return {**extra, **link_of(result)}, files, ()
 
@@ -207,7 +207,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             retried.append(OutcomeUnknownError)
         if self.on_run_failed == "start_again":
             retried.append(RunFailedError)
-        # Of a run that failed, or whose id is unknown, the error says all.
+        # The error of a run that failed, or is unidentified, says it all.
         if run is None or isinstance(error, RunFailedError | UnidentifiedError):
             again = self.on_unknown_start == "start_again"
             earlier = self._flow_run.starter.earlier if self._flow_run else None

@@ -1,4 +1,4 @@
-"""What a start returns, as an argument of later tasks: also a field of the flow's result."""
+"""The result of a start, or a field of it, as an argument of later tasks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class FlowOutput(PlainXComArg):
     """
     The result of a start, or a part of it: ``trigger.output["result"]["rows"]`` is a field of the flow's result.
 
-    Airflow's own takes the last key for that of an XCom, which nobody has pushed.
+    Airflow's own class takes the last key for that of an XCom, which nobody has pushed.
 
-    :param path: of the part, within the XCom
+    :param path: the keys of the part, within the XCom
     """
 
     path: tuple[str | int, ...] = ()
@@ -41,7 +41,7 @@ class FlowOutput(PlainXComArg):
         return FlowOutput(operator=self.operator, key=str(item))
 
     def __str__(self) -> str:
-        """Return the template that takes the place of the part in a text."""
+        """Return the template of the part, for a text that contains it."""
         return f"{super().__str__().removesuffix(' }}')}{''.join(f'[{part!r}]' for part in self.path)} }}}}"
 
     def resolve(self, context: Mapping[str, Any]) -> Any:
@@ -72,12 +72,12 @@ def check_key(operator: Operator, key: object) -> None:
 
 def check_references(starts: type, *values: object) -> None:
     """
-    Check the references to the output of starts that Airflow makes itself: of ``@task.trigger_flow``, or mapped.
+    Check references of Airflow's own class to the output of ``@task.trigger_flow`` or of mapped starts.
 
     There, ``output["result"]["rows"]`` is the XCom *rows*, which is always None.
 
     :param starts: the class of the operators that start a run
-    :raises ValueError: if one is to a key that no start has
+    :raises ValueError: if one names a key that no start has
     """
     for operator, key in XComArg.iter_xcom_references(values):
         kind = getattr(operator, "operator_class", type(operator))

@@ -1,8 +1,8 @@
 """
 The plugin that mounts the callback endpoint and the page **Flow runs** in Airflow's API server.
 
-It is the entry point of group ``airflow.plugins``. Every process of Airflow imports this module, so it imports both only
-at the first request. Both need Airflow's task state store: before Airflow 3.3, nothing is mounted.
+Every process of Airflow imports this entry point of group ``airflow.plugins``, so it imports each of them at
+its first request. Both need Airflow's task state store: before 3.3, nothing is mounted.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ def _mounted(module: str, prefix: str, name: str) -> dict[str, Any]:
     return {"app": app, "url_prefix": prefix, "name": f"Workflow Automation {name}"}
 
 
-# The page first: whatever is below the prefix of the other would be taken for a callback.
+# The page first: its prefix is below that of the callbacks.
 _APPS = [
     _mounted("page", f"{_PREFIX}/runs", "flow runs"),
     _mounted("callback_endpoint", _PREFIX, "callbacks"),
 ]
 
-# Looked for, not imported: that is slow.
+# Looked for, not imported, which is slow.
 _HAS_STORE = find_spec("airflow.models.task_state_store") is not None
 
 
 class WorkflowAutomationPlugin(AirflowPlugin):
-    """Mounts the callback endpoint and the page."""
+    """Mount the callback endpoint and the page."""
 
     name = "workflow_automation"
     fastapi_apps = _APPS if _HAS_STORE else []

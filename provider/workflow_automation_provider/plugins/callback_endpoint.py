@@ -1,16 +1,16 @@
 """
 The endpoint that a flow calls, as an ASGI application for Airflow's API server.
 
-Nobody logs in to it: the token of the URL is all that counts. It lets a run claim the task's start, ask whether it
-is still wanted, say how far it is, and say how it ended, and nothing else. In this order, so that nobody learns more
-than that, and strangers cost little:
+It needs no login: the token in the URL is all that counts. With it, a run can claim the task's start, ask
+whether it is still wanted, say how far it is and how it ended, and nothing else. Checks are in this order, so
+that nobody learns more, and strangers cost little:
 
 ======  ====================================================================================================
 Status  When
 ======  ====================================================================================================
-404     the path is another
-405     the method is not POST, as that of a link that a scanner or a preview follows
-404     there is no token, or what cannot be one
+404     the path is not that of the endpoint
+405     the method is not POST: scanners and previews follow a link by GET
+404     there is no token, or it is malformed
 404     no task has given out this token
 413     the body is larger than ``MAX_BODY``: it is read no further
 408     the body is not complete after 10 seconds
@@ -18,13 +18,13 @@ Status  When
 404     the run is not wanted: the task has ended, or was cleared; the run should stop
 409     another run works, or this one has not claimed the start; the run should stop
 409     the task has another end: the response says when it came
-200     the run should go on, and what it says is stored, also if it says it again
+200     the run should go on, or its end is stored; a repeat gets the same
 503     the task is deciding, the database is locked or cannot be reached, or too much is pending: call again
 ======  ====================================================================================================
 
-The body is read, off the database, once the token is known, and parsed off the event loop: whoever has no token
-costs two queries by primary key. No transaction is open while a slow client sends. The response to a token that
-was never given out is the same as to one that no longer counts.
+The body is read once the token is known, and parsed off the event loop: a caller without a token costs two
+queries by primary key. No transaction is open while a slow client sends. A token that was never given out
+gets the same response as one that no longer counts.
 
 Neither the token nor the body is ever logged, and what is stored of a body does not contain the token.
 """
@@ -52,11 +52,11 @@ from workflow_automation_provider.plugins.metadata import UnavailableError
 
 _logger = logging.getLogger(__name__)
 
-# Of the body, and of each look into the database.
+# Seconds for the body, and for each look into the database.
 _TIMEOUT = 10.0
 
-# Few, so that callbacks do not use up the API server's connections to the database. A thread takes and releases its own,
-# also where nobody waits for it any more.
+# Few, so that callbacks do not use up the API server's connections to the database. A thread takes and
+# releases its own, even if nobody waits for it any more.
 _CONNECTIONS = threading.BoundedSemaphore(4)
 
 # How many callbacks may be waiting for the database.
@@ -64,7 +64,7 @@ _PENDING = threading.BoundedSemaphore(64)
 
 _T = TypeVar("_T")
 
-# Of each verdict: the status, the words, and a code where the words would have to be read otherwise.
+# For each verdict: the status, the words, and a code where a run would otherwise have to read the words.
 _RESPONSES: dict[Verdict, tuple[int, str] | tuple[int, str, str]] = {
     Verdict.STOP: (404, "No task wants this run: stop."),
     Verdict.CLAIM: (200, "The run has the task: go on."),
@@ -82,7 +82,7 @@ async def _callback(request: Request) -> Response:
     try:
         if len(tokens) != 1 or not is_token(tokens[0]) or not await _in_thread(metadata.is_known, tokens[0]):
             return _response(*_RESPONSES[Verdict.STOP])
-        return await _in_thread(_settle, tokens[0], await _body(request))
+        return await _in_thread(_handle, tokens[0], await _body(request))
     except HTTPException:
         raise
     except TimeoutError:
@@ -90,7 +90,7 @@ async def _callback(request: Request) -> Response:
     except UnavailableError as error:
         _logger.warning("A callback could not be handled: %s", error)
     except Exception as error:
-        # Where it happened, but not its words, which may contain what was to be stored.
+        # Where it happened, but not its text, which may contain the body.
         frames = "".join(traceback.format_tb(error.__traceback__))
         _logger.error("A callback could not be handled: %s at\n%s", type(error).__name__, frames)
     return _response(503, "Airflow cannot respond now: call again.")
@@ -103,7 +103,7 @@ async def _rejected(_request: Request, error: Exception) -> Response:
     return _response(error.status_code, error.detail, headers=error.headers)
 
 
-# A proxy may take away what is before the mount's path, or add it.
+# A proxy may strip what precedes the mount's path, or add it.
 app = Starlette(
     routes=[Route(path, _callback, methods=["POST"]) for path in (PATH, f"/{PATH.rpartition('/')[2]}")],
     exception_handlers={HTTPException: _rejected},
@@ -144,7 +144,7 @@ async def _in_thread(function: Callable[..., _T], *args: Any) -> _T:
         _PENDING.release()
 
 
-def _settle(token: str, body: bytes) -> Response:
+def _handle(token: str, body: bytes) -> Response:
     try:
         said = without_token(read(body), token)
     except ValueError as error:

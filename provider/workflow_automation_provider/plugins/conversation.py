@@ -1,8 +1,8 @@
 """
-What the entries of a task tell of its runs, for people: without a database, and without HTML.
+What the entries of a task tell people about its runs, without a database and without HTML.
 
-In the words of :mod:`~workflow_automation_provider.execution.ledger`, which the task and the endpoint read the same
-entries with. Anybody who may edit a task can write an entry: what cannot be read is said to be so.
+The task and the endpoint read the entries by the same :mod:`~workflow_automation_provider.execution.ledger`.
+Anybody who may edit a task can write an entry: one that cannot be read makes its start *unknown*.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from airflow.utils.state import State as TaskState
 from airflow.utils.state import TaskInstanceState
 
+from workflow_automation_provider.execution.batch_record import BATCH
 from workflow_automation_provider.execution.errors import how_to_continue
 from workflow_automation_provider.execution.ledger import (
     OUTCOME,
-    PREFIX,
     START,
     START_KEY,
     Facts,
@@ -33,9 +33,6 @@ from workflow_automation_provider.execution.ledger import (
     run_key,
     word_key,
 )
-
-BATCH = f"{PREFIX}batch"
-"""Of the keys of a batch's entries; as a key, the last one of them."""
 
 _RESPONSES = {
     "run": "Response: a run was started",
@@ -60,9 +57,9 @@ class State(enum.Enum):
 
 class Step(NamedTuple):
     """
-    A step of the conversation: when what was said, and in which words.
+    A step of the conversation, as the page shows it.
 
-    :param said: of what the run has said, in short
+    :param said: what the run has said, in short, None for any other step
     """
 
     at: datetime
@@ -72,13 +69,13 @@ class Step(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class Conversation:
     """
-    A start of a task and its run, or a batch. Its texts are those of others, of any type.
+    A start of a task and its run, or a batch. Texts from entries may be of any type.
 
     :param row: columns of the task instance
-    :param name: of a start within a task
-    :param try_number: of the start, 0 of a batch
+    :param name: the name of a start within a task
+    :param try_number: the start's try, 0 for a batch
     :param is_current: whether it is the last start of its name, and not from before a Clear
     :param until: when the wait ends, None if the task does not wait
     :param silent_since: since when the run is late, or has said nothing for half the time that it may; None if it is not
@@ -106,18 +103,18 @@ class Run:
 
     @property
     def last(self) -> Step | None:
-        """The last that the run said."""
+        """The last step in which the run said something."""
         return next((step for step in reversed(self.steps) if step.said is not None), None)
 
     @property
     def pressure(self) -> tuple[int, datetime]:
-        """How pressing it is: what failed in doubt, what else is, what is silent for longest, then by age."""
+        """How pressing it is: failed in doubt, otherwise in doubt, silent for longest, then oldest."""
         if self.state is State.DOUBT:
             return (0 if self.has_ended else 1), self.at
         return (2, self.silent_since) if self.silent_since else (3, self.at)
 
     def matches(self, words: str) -> bool:
-        """Return whether it has these words."""
+        """Return whether one of its texts has these words."""
         ids = (self.row.dag_id, self.row.task_id, self.row.rendered_map_index)
         texts = filter(None, (self.flow, self.run_id, self.name, self.last and self.last.said, *ids))
         return words.casefold() in "\n".join(map(str, texts)).casefold()
@@ -145,9 +142,9 @@ class Run:
         return "Nothing: the task goes on by itself."
 
 
-def conversations(row: Any, entries: Mapping[str, Any]) -> list[Run]:
+def conversations(row: Any, entries: Mapping[str, Any]) -> list[Conversation]:
     """
-    Return all starts of a task, in order, and its batch; of an unknown one, an entry is too large, or is not ours.
+    Return a task's starts, in order, and its batch; one whose entry is too large or not ours is *unknown*.
 
     :param row: columns of the task instance
     :param entries: the values of its entries, None where one cannot be read
@@ -159,18 +156,18 @@ def conversations(row: Any, entries: Mapping[str, Any]) -> list[Run]:
     runs = []
     for key in starts:
         is_last = last[key[3]] is key
-        run = Run(row=row, at=at, name=key[3] or "", try_number=int(key[1]), is_current=is_last)
+        run = Conversation(row=row, at=at, name=key[3] or "", try_number=int(key[1]), is_current=is_last)
         with contextlib.suppress(Exception):
             _tell_start(run, entries, key)
         runs.append(run)
     if BATCH in entries:
-        runs.append(Run(row=row, at=at))
+        runs.append(Conversation(row=row, at=at))
         with contextlib.suppress(Exception):
             _tell_batch(runs[-1], entries[BATCH])
     return runs
 
 
-def _tell_batch(run: Run, entry: Mapping[str, Any]) -> None:
+def _tell_batch(run: Conversation, entry: Mapping[str, Any]) -> None:
     """Fill in what the last entry of a batch tells."""
     counts = entry["counts"]
     others = [f"{counts[name]} {name}" for name in ("rejected", "unknown", "remaining") if counts[name]]
@@ -184,7 +181,7 @@ def _tell_batch(run: Run, entry: Mapping[str, Any]) -> None:
         run.state = State.DOUBT if counts["unknown"] else State.ENDED
 
 
-def _tell_start(run: Run, entries: Mapping[str, Any], key: re.Match[str]) -> None:
+def _tell_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str]) -> None:
     """Fill in what the entries of a start tell."""
     start = Start.of(place_of(key), entries[key[0]])
     if start.is_damaged:
@@ -223,11 +220,11 @@ def _utc(at: str) -> datetime:
 
 
 def _part(value: Any) -> float | None:
-    """Return a part of a whole, None if it is none."""
+    """Return a number from 0 to 1, None for any other value."""
     return value if isinstance(value, int | float) and 0 <= value <= 1 else None
 
 
-def _state(run: Run, facts: Facts) -> State:
+def _state(run: Conversation, facts: Facts) -> State:
     start, outcome, spoken, row = facts.start, facts.outcome, facts.spoken, run.row
     # An end that came after the task had failed in doubt is kept, but the task does not have it.
     is_late = bool(spoken.end and run.has_ended and row.end_date and spoken.end.at > row.end_date)

@@ -18,8 +18,8 @@ has a start that is frozen, and the task decides    WAIT                   WAIT 
 none of these                                       CLAIM                  CLAIM_FIRST            END
 ==================================================  =====================  =====================  ====================
 
-Two runs that hold one token are told apart by their ``run_id`` alone; a claim without one takes that of the first word that
-has one. Where another run has the task, its ``run_id`` is recorded in place of a stop.
+Two runs that hold one token are told apart by their ``run_id`` alone; a claim without one takes that of the
+first word that has one. If another run has the task, the caller's ``run_id`` is recorded in place of a stop.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from datetime import datetime
 from workflow_automation_provider.execution.callback import Ended, Running, Said, Started
 from workflow_automation_provider.execution.ledger import NOTHING_SAID, Claim, End, Spoken
 
-# More only where somebody makes them up.
+# More than these are made up.
 _MAX_REFUSED = 20
 
 
 class Verdict(enum.Enum):
-    """What the endpoint says to a run, and what it records before."""
+    """What the endpoint says to a run, and records before."""
 
     STOP = "stop"
     CLAIM = "claim"
@@ -53,7 +53,7 @@ class Verdict(enum.Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """
-    What there is of the start that gave out a token, at one time.
+    What the endpoint sees of the start that gave out a token, at one time.
 
     :param spoken: what its run has said
     :param is_last: whether it is the task instance's last start
@@ -61,7 +61,7 @@ class Seen:
     :param is_frozen: whether no run may claim it while the task decides
     :param waits: whether the task waits for the end of the run
     :param entered: the run that a person entered, None if there is none
-    :param task: its state as Airflow has it, *ended* for all that it ends in but success
+    :param task: the task's state in Airflow, *ended* for each final state but success
     """
 
     spoken: Spoken = NOTHING_SAID
@@ -82,7 +82,7 @@ def decide(said: Said, seen: Seen, now: datetime) -> tuple[Verdict, Spoken]:
     """
     Decide what to say to a run, and what to record before.
 
-    :return: that, and what the run has said and was told from now on
+    :return: the verdict, and all that the run has said and was told by then
     """
     spoken, end = seen.spoken, seen.spoken.end
     is_end = isinstance(said, Ended)
@@ -116,7 +116,7 @@ def decide(said: Said, seen: Seen, now: datetime) -> tuple[Verdict, Spoken]:
 
 
 def _verdict(said: Said, seen: Seen) -> Verdict:
-    """Decide what to say to a run that is wanted, or has ended, and is no other than that which the task has."""
+    """Decide what to say to a run that is wanted or says its end, where no other run has the task."""
     has_claimed = seen.spoken.claim is not None
     if isinstance(said, Ended):
         decides = seen.is_frozen and not has_claimed and seen.task in ("running", "restarting")

@@ -1,14 +1,14 @@
 """
 What a run that calls Airflow reads and changes in the metadata database.
 
-**Find.** The token has the id of the task instance that made it: two queries by primary key find the task, also
-if a retry has changed its id since, and one its entries. :func:`is_known` makes no other, takes no lock, and is all that a
-stranger gets.
+**Find.** The token has the id of the task instance that made it: two queries by primary key find the task,
+even if a retry has changed its id since, and one its entries. :func:`is_known` makes no other query, takes no
+lock, and is all that a stranger gets.
 
-**Lock.** The DAG run, the task instance, and the start that gave out the token: in the order in which Airflow locks them
-when it parks a task and when a task is cleared. After that the entries are read again, in a statement of its own: one that
-has waited for a lock may not see what was written meanwhile. To close a start, its task writes it once more, and so waits
-for what is decided here. SQLite has no locks for rows; there, one transaction writes at a time.
+**Lock.** The DAG run, the task instance, and the start that gave out the token: in the order in which Airflow
+locks them when it parks or clears a task. Then the entries are read again, in a statement of its own: one
+that has waited for a lock may not see what was written meanwhile. To close a start, its task writes it again,
+and so waits for what is decided here. SQLite locks no rows: one transaction writes at a time.
 
 **Wake.** A parked task is not resumed from here: until the scheduler has handled its executor's message that the task
 has left the worker, Airflow takes a task that is queued again for one that was lost, and fails it. Its timeout is
@@ -55,19 +55,19 @@ if TYPE_CHECKING:
 
 _PLACE = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
 COORDINATES = tuple(name for name in _PLACE if hasattr(Store, name))
-"""Where a task instance is, and its entries: a mapped task has either a map_index or, from Airflow 3.4 on, a region."""
+"""What identifies a task instance: if mapped, it has a map_index or, from Airflow 3.4 on, a region."""
 
 # The scheduler has handled the executor's message about the parked task by then.
 _WAKE_AFTER = timedelta(seconds=5)
 
 
 class UnavailableError(Exception):
-    """Airflow cannot respond to a callback now, but may later. Never says what was to be stored."""
+    """Airflow cannot respond to a callback now, but may later. Never contains the body."""
 
 
 def is_known(token: str) -> bool:
     """
-    Tell whether a task has given out this token.
+    Return whether a task has given out this token.
 
     :raises UnavailableError: if the database is locked or cannot be reached, or a person has damaged a start
     """
@@ -80,17 +80,17 @@ def respond(token: str, said: Said) -> tuple[Verdict, End | None]:
     """
     Decide what to say to a run, and store what it says.
 
-    :param said: what it sends
-    :return: that, and the end that its start has
+    :param said: what the run says
+    :return: the verdict, and the end that the run has said
     :raises UnavailableError: if the database is locked or cannot be reached
     """
-    # Mostly, there is nothing to record of a run that works but its word.
+    # Of a run that works, there is mostly nothing to record but its word.
     without_locks = _respond(token, said, locks=False) if isinstance(said, Running) else None
     return without_locks or _respond(token, said, locks=True) or (Verdict.STOP, None)
 
 
 def _respond(token: str, said: Said, *, locks: bool) -> tuple[Verdict, End | None] | None:
-    """Do so, also without locks if nothing is to be recorded but a word; None if that cannot be done."""
+    """Respond; None if the start is gone, or without locks if more than a word is to be recorded."""
     digest, now = digest_of(token), datetime.now(UTC)
     with _transaction(writes=True) as session:
         ti = _find(session, token)
@@ -133,7 +133,7 @@ def _current(session: Session, place: Mapping[str, Any], *, lock: bool = False) 
     if lock:
         query = query.with_for_update(of=TaskInstance)
     query = query.execution_options(populate_existing=True)
-    # Twice, as its next try, which is another row on Airflow 3.4, may begin while the lock is waited for.
+    # Twice: while it waits for a lock, the next try may begin, which is another row on Airflow 3.4.
     found: TaskInstance | None = session.scalar(query) or session.scalar(query)
     return found
 
@@ -143,7 +143,7 @@ def _dag_run(ti: TaskInstance) -> Select[Any]:
 
 
 def _lock(session: Session, ti: TaskInstance, digest: str) -> TaskInstance | None:
-    """Lock what a decision rests on; return the current try, None if something of it is gone."""
+    """Lock what a decision rests on; return the current try, None if any of that is gone."""
     place = _place(ti)
     if session.scalar(_dag_run(ti).with_for_update(read=True, key_share=True)) is None:
         return None
@@ -155,7 +155,7 @@ def _lock(session: Session, ti: TaskInstance, digest: str) -> TaskInstance | Non
 
 
 def _look(session: Session, ti: TaskInstance, digest: str) -> tuple[str, Seen] | None:
-    """Return the key of the start that gave out a token, and what there is of it; None if none did."""
+    """Return the key of the start that gave out a token, and what is seen of it; None if none did."""
     said = Store.key.in_([run_key(digest), frozen_key(digest)])
     query = select(Store.key, Store.value).filter_by(**_place(ti))
     query = query.where(or_(said, Store.key.startswith(START, autoescape=True)))
@@ -205,7 +205,7 @@ def _write(session: Session, ti: TaskInstance, key: str, value: Mapping[str, Any
     change = update(Store).filter_by(**_place(ti), key=key).values(values)
     if session.execute(change.execution_options(synchronize_session=False)).rowcount:  # type: ignore[attr-defined]
         return
-    # At once, while waiting for locks is bounded.
+    # Not left to the commit: waiting for locks is bounded only here.
     dag_run_id = session.scalar(_dag_run(ti))
     session.execute(insert(Store).values(dag_run_id=dag_run_id, key=key, **values, **_place(ti)))
 
@@ -222,7 +222,7 @@ def _transaction(*, writes: bool = False) -> Iterator[Session]:
         with create_session() as session, _bounded(session) if writes else contextlib.nullcontext():
             yield session
     except SQLAlchemyError as error:
-        # The error's text has the statement's parameters, and with them what was said.
+        # The error's text has the statement's parameters, which may be secret.
         cause = getattr(error, "orig", error)
         words = str(cause).partition("\n")[0] if isinstance(error, OperationalError) else type(cause).__name__
         raise UnavailableError(words) from None

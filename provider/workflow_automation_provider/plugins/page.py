@@ -1,10 +1,10 @@
 """
 The page **Flow runs** and the tab **Flow run**, as an ASGI application for Airflow's API server.
 
-**Who** may see what is decided by Airflow's own dependencies; a browser without a login is sent to Airflow's. **Read** the live
-tasks, those that failed in the last days, and their entries: nothing is written or locked, and the number of queries does not
-depend on that of the tasks. **Tell** what they say: :mod:`~.conversation`. **Draw** ``page.html``, which escapes whatever it
-shows.
+**Who** may see what, Airflow's own dependencies decide; a browser without a login is sent to Airflow's.
+**Read** the live tasks, those that failed in the last days, and their entries: nothing is written or locked,
+and more tasks take no more queries. **Tell** what they say: :mod:`~.conversation`. **Draw** ``page.html``,
+which escapes whatever it shows.
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ from sqlalchemy import and_, case, exists, func, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from workflow_automation_provider.client.checks import web_link
+from workflow_automation_provider.execution.batch_record import BATCH
 from workflow_automation_provider.execution.ledger import PREFIX
-from workflow_automation_provider.plugins.conversation import BATCH, State, conversations
+from workflow_automation_provider.plugins.conversation import State, conversations
 from workflow_automation_provider.plugins.metadata import COORDINATES, json_object
 
 PATH = "/workflow-automation/runs"
-"""Where it is mounted."""
+"""Path at which the page is mounted."""
 
 DOUBT_FOR = timedelta(days=7)
 """How long a task that failed in doubt is on the page."""
 
 MAX_ROWS, MAX_TASKS, MAX_VALUE = 200, 5000, 256 * 1024
-"""How many runs are shown, the most pressing; how many tasks are read, the newest; characters of an entry that is read."""
+"""Runs shown, the most pressing; tasks read, the newest; characters of the longest entry that is read."""
 
 _COLUMNS = {
     *("id", *COORDINATES, "map_index", "rendered_map_index", "state"),
@@ -61,8 +62,8 @@ _IS_ITS = and_(*(getattr(Store, name) == getattr(TaskInstance, name) for name in
 
 
 def _read(*conditions: Any) -> tuple[list[tuple[Any, dict[str, Any]]], bool]:
-    """Return tasks, each its columns and its entries, and whether there are more."""
-    # Of a batch, the last entry says enough: the end of what an index has of the task.
+    """Return tasks, each with its columns and its entries, and whether there are more."""
+    # A batch's last entry says enough: it is the end of what an index has of the task.
     is_batch = Store.key.startswith(BATCH, autoescape=True)
     its = select(Store.id).where(Store.dag_run_id == DagRun.id, _IS_ITS, is_batch)
     columns = (
@@ -88,7 +89,7 @@ def _read(*conditions: Any) -> tuple[list[tuple[Any, dict[str, Any]]], bool]:
 
 
 def shown(text: object, limit: int = 300) -> str:
-    """Return a value of others as text, cut, and without a character that hides or turns others; Jinja escapes it."""
+    """Return any value as text, cut, and without characters that hide or reverse others; Jinja escapes it."""
     whole = text if isinstance(text, str) else json.dumps(text, indent=2, ensure_ascii=False)
     cut = whole if len(whole) <= limit else f"{whole[: limit - 1]}…"
     if cut.isprintable():
@@ -98,7 +99,7 @@ def shown(text: object, limit: int = 300) -> str:
 
 
 def duration(time: timedelta) -> str:
-    """Return how long something takes, in its largest unit."""
+    """Return a duration as text, in its largest unit."""
     seconds = time.total_seconds()
     for unit, length in (("day", 86400), ("h", 3600), ("min", 60)):
         # Two of them, or just one: "90 min", but "1 day" for what is left of a fresh one.
@@ -129,7 +130,7 @@ HEADERS = {
     "referrer-policy": "same-origin",
     "x-content-type-options": "nosniff",
 }
-"""Of every response: the style and the script of the page, and nothing else."""
+"""Headers of every response: they allow the page's own style and script, and nothing else."""
 
 
 def _page(status: int = HTTPStatus.OK, **values: Any) -> Response:

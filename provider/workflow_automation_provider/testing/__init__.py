@@ -14,7 +14,7 @@ It promises no more than the interface document. What that document does not spe
 rejected key, the response of a trigger by key, the body of an error), the local service chooses: it says
 nothing about the real service.
 
-To start a :class:`LocalService` or a :class:`CallbackEndpoint` needs the ``testing`` extra.
+Starting a :class:`LocalService` or a :class:`CallbackEndpoint` needs the ``testing`` extra.
 """
 
 from __future__ import annotations

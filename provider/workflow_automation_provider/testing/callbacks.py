@@ -1,12 +1,12 @@
 """
 Callbacks that a test can script: what a flow does as its last step, where a task waits for it.
 
-``callbacks.add(…)`` queues a callback; docs/testing.md has its options. The first in the queue that matches a run is that
-run's; a run that none matches never calls back. With the fixture ``workflow_automation_callback_base_url``, it says that
-it failed, and so does the test.
+``callbacks.add(…)`` queues a callback; docs/testing.md has its options. A run takes the first in the queue
+that matches it; without one, it never calls back. With the fixture ``workflow_automation_callback_base_url``,
+it then says that it failed, and the test fails.
 
-With ``started``, a run whose first step gets 200 works: :meth:`.Journal.worked` has it. One that gets 404 or 409, or
-nothing else for all its attempts, stops there, and one that gets 404 or 409 later stops then.
+With ``started``, a run works once its first step gets 200: :meth:`.Journal.worked` has it. It stops at a 404
+or 409, or if all attempts of its first step fail.
 
 Whoever has the URL can report the result in the flow's place, so the value of a query parameter ``token`` is withheld
 wherever the service shows a URL: in the journal, on its pages, in a ``repr()``.
@@ -73,7 +73,7 @@ class FurtherCall(TypedDict, total=False):
 
 
 class Word(TypedDict, total=False):
-    """What a run says on its way, and how long after the call before."""
+    """What a run says on its way, and how long after the previous call."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # how pydantic is told
 
@@ -151,7 +151,7 @@ class Callback:
             return []
         names = ("status", "result", "message", "body", "delay", "token")
         first = {name: getattr(self, name) for name in names}
-        # An answer replaces the body that the first call has instead of one.
+        # A further call with an answer of its own does not repeat the body of the first.
         bodies = [{} if call.keys() <= {"delay", "token"} else {"body": None} for call in self.then]
         return [first, *({**first, **body, **call} for body, call in zip(bodies, self.then, strict=True))]
 

@@ -26,7 +26,7 @@ class Task(Protocol):
 
 
 class StateStore:
-    """A task state store in memory; it keeps its entries across the tries of a task instance."""
+    """A task state store in memory, which keeps its entries across the tries of a task instance."""
 
     def __init__(self) -> None:
         self._entries: dict[str, str] = {}

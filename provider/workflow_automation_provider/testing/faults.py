@@ -1,9 +1,9 @@
 """
 Faults that a test can script, one request at a time; docs/testing.md has a table of their kinds and options.
 
-A fault *accepts* a request if it takes effect: if a run is started or files are accepted, and written to the journal
-before the service responds. An accepting fault only matches a request that would be accepted, so a request that is
-rejected with 400 does not use it up.
+A fault *accepts* a request that takes effect: a run is started or files are accepted, and written to the
+journal before the service responds. An accepting fault only matches a request that would be accepted, so a
+request that is rejected with 400 does not use it up.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Fault:
     :param body: a string, sent as it is, or any JSON value
     :param location: the ``Location`` of a redirect
     :param retry_after: the ``Retry-After`` header: seconds as a whole number, or any text, such as an HTTP date
-    :param seconds: how long to wait, or how long to take for the body
+    :param seconds: how long to wait, or to take for the body
     :param limit: the number of bytes to send
     :raises ValueError: if the kind is unknown, does not support an option that was given, or a value is
         invalid

@@ -141,7 +141,7 @@ class SentCallback:
 @dataclass(frozen=True)
 class Work:
     """
-    A run that went past the first step of its flow, where that claims the start of a task.
+    A run that got past its flow's first step, if that claims the start of a task.
 
     :param inputs: as in :class:`Run`
     :param at: the time as ISO 8601 text, in UTC
@@ -167,7 +167,7 @@ class Journal:
     """
     Read a journal, also while a service in this or another process writes it.
 
-    Every call reads the file again.
+    Every call reads the file again, and raises :class:`JournalError` if it is not a journal.
 
     :param path: a file that need not exist yet
     """
@@ -196,7 +196,7 @@ class Journal:
         return self._records(SentCallback)
 
     def worked(self) -> list[Work]:
-        """Return the runs that went past a first step that claims, in the order in which they did."""
+        """Return the runs that got past a first step that claims, in the order in which they did."""
         return self._records(Work)
 
     def _records(self, record: type[RecordT]) -> list[RecordT]:

@@ -1,4 +1,4 @@
-"""What a test gives a service: its keys; and, of faults and callbacks, how options are checked and which runs they match."""
+"""What a test gives a service: its keys, and what faults and callbacks share: options, matching, queue."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Count = Annotated[int, Field(ge=1)]
 """How many, or how often."""
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-"""A time to wait."""
+"""A time to wait, in seconds."""
 
-# To make these takes longer than to check a value.
+# Cached, because making these takes longer than checking a value.
 _hints = functools.cache(functools.partial(get_type_hints, include_extras=True))
 
 
@@ -33,8 +33,8 @@ def check_types(owner: Any, values: Mapping[str, Any], secret: Collection[str] =
     Check values against the annotations of a class or a function.
 
     :param owner: the class or the function
-    :param values: what is checked, by the name of the field or the parameter
-    :param secret: of these, errors show the type alone
+    :param values: the values, by the name of the field or the parameter
+    :param secret: names of values of which errors show only the type
     :raises ValueError: if a value does not fit, naming it
     """
     for name, hint in _hints(owner).items():
@@ -119,7 +119,7 @@ class Scripted(Protocol):
 
 
 ScriptedT = TypeVar("ScriptedT", bound=Scripted)
-"""One of the two."""
+"""A fault or a callback in the queue."""
 
 
 class Queue(Generic[ScriptedT]):

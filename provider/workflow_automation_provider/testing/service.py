@@ -142,7 +142,7 @@ class LocalService(_Server):
         keyfile: str | os.PathLike[str] | None = None,
         public_url: Annotated[str, AfterValidator(_url)] | None = None,
     ) -> None:
-        # An item of the keys may be the value of one.
+        # What is wrong among the keys may be the value of one.
         check_types(LocalService.__init__, locals(), secret={"keys"})
         if len({key.value for key in keys}) < len(keys):
             raise ValueError("Two keys have the same value: use a different value for each key")

@@ -216,7 +216,7 @@ def _judge_trigger(call: Call, state: State) -> Run:
 def _judge_upload(call: Call, state: State) -> Upload:
     key = _good_key(call, state)
     fields: dict[str, Any] = {"flow_id": None, "run_id": None, "files": None}
-    # Of one that is too large to be parsed, the key is all that is checked.
+    # If the body is too large to be parsed, only the key is checked.
     if call.body.data is not None:
         fields = _exactly(call, flow_id=str, run_id=str, files=list)
         if fields["flow_id"] != key.flow_id:

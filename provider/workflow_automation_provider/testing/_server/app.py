@@ -7,8 +7,8 @@ rules keep such a page out:
 - The ``Host`` header must be a loopback name or address, or one that the service was given. A page can make
   its own name resolve to 127.0.0.1 after it was loaded (DNS rebinding), but its requests still carry that
   name.
-- What a control endpoint does, it does on ``DELETE`` or for ``application/json``, which a browser sends to another
-  site only if that site allows it. This one never does.
+- A control endpoint acts only on ``DELETE`` or ``application/json``, which a browser sends to another site
+  only if that site allows it. This one never does.
 
 The control endpoints are for tests in another process, via :class:`~..control_client.ControlClient` or curl:
 ``/_control/`` and ``health``, ``journal``, ``faults`` or ``callbacks``. The last two are listed by GET, added to by POST, and
@@ -54,7 +54,7 @@ _FOREIGN = (
 
 class Guard:
     """
-    Tell for which ``Host`` headers the service answers.
+    Decide for which ``Host`` headers the service responds.
 
     :param host: the address or name that the service listens on
     :param public_url: another URL that clients use

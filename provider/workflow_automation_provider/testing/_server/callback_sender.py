@@ -42,7 +42,7 @@ class CallbackSender:
 
     Its calls are tasks of the event loop that the service runs in; they end with it.
 
-    :param callbacks: what the runs send
+    :param callbacks: the callbacks of the runs
     """
 
     def __init__(self, callbacks: Callbacks, state: State) -> None:
@@ -65,7 +65,7 @@ class CallbackSender:
         task.add_done_callback(self._tasks.discard)
 
     def _missing(self, run: Run, inputs: dict[str, Any]) -> Callback | None:
-        """Return what a run says that no callback matches, ``None`` if no test waits for it."""
+        """Return the failure that a run without a callback reports, ``None`` if no test waits for it."""
         for name in inputs:
             failure = Callback("failed", input=name)
             if self._callbacks.endpoint and (failure.url_in(inputs) or "").startswith(

@@ -1,9 +1,9 @@
 """
-Responses, those of faults among them, and what else can happen to the connection of a request.
+Responses, including those of faults, and what else can happen to the connection of a request.
 
-To close or reset a client's TCP connection, ASGI has no message. But uvicorn accepts a custom protocol class, and this
-one passes itself to the application. That needs no proxy in front of the server, works the same over TLS, and costs
-nothing per byte.
+ASGI has no message to close or reset a client's TCP connection. But uvicorn accepts a custom protocol class,
+and this one passes itself to the application. That needs no proxy in front of the server, works the same over
+TLS, and costs nothing per byte.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ClientConnection(H11Protocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        # Whatever the loggers of this process are set to: a URL may have a token.
+        # Off, however the loggers of this process are configured: a URL may have a token.
         self.access_log = False
         self.on_unread: Callable[[], None] | None = None
         app = self.app

@@ -49,7 +49,7 @@ class State:
 
     def add(self, *records: Record) -> None:
         """
-        Keep what has happened, and write it to the journal; once this returns, it survives a kill.
+        Write records to the journal; once this returns, they survive a kill.
 
         The records of one request are written at once, so that a kill cannot separate them.
         """
