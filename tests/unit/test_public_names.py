@@ -43,7 +43,6 @@ INNER_METHODS = {
     "WorkflowAutomationHook.located",
     "WorkflowAutomationHook.prepare_trigger",
     "WorkflowAutomationHook.prepare_uploads",
-    "WorkflowAutomationHook.send_trigger",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -121,22 +121,18 @@ class WorkflowAutomationHook(BaseHook):
             :mod:`workflow_automation_provider.exceptions`
         """
         with self._locating(flow_id):
-            run = self.send_trigger(self.prepare_trigger(inputs, flow_id))
+            run = cast("Run", self.get_conn().send(self.prepare_trigger(inputs, flow_id)))
         collect(self, run.flow_id)
         return run
 
     def prepare_trigger(self, inputs: Mapping[str, Any] = NO_INPUTS, flow_id: str | None = None) -> Request:
-        """Build and check the request of :meth:`trigger_flow`, without the API key, for :meth:`send_trigger`."""
+        """Build and check the request of :meth:`trigger_flow`, without the API key."""
         client = self.get_conn()
         request = trigger_request(client.base_url, inputs, flow_id)
         request = client.checked(dataclasses.replace(request, flow_id=request.flow_id or self.extra.flow_id))
         if request.operation.takes_key:
             self._check_key_expiry()
         return request
-
-    def send_trigger(self, request: Request, *, before_last_byte: Callable[[], None] | None = None) -> Run:
-        """Send a request from :meth:`prepare_trigger`, once: until ``before_last_byte`` is called, it starts no run."""
-        return cast("Run", self.get_conn().send(request, before_last_byte=before_last_byte))
 
     def upload_files(
         self, run_id: str, files: FileSource | Iterable[FileSource], flow_id: str | None = None

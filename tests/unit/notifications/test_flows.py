@@ -85,7 +85,7 @@ class TestErrors:
             # As in an executor's callback on Airflow 3.3.
             ("get_connection", PermissionError("Access denied"), f"PermissionError: Access denied\n{NO_RUN}"),
             ("get_conn", ValueError("secret"), f"ValueError.\n{NO_RUN}"),
-            ("send_trigger", ValueError("secret"), f"ValueError.\n{MAYBE}"),
+            ("trigger_flow", ValueError("secret"), f"ValueError.\n{MAYBE}"),
         ],
     )
     def test_unexpected_ones_do_not_show_what_they_quote(
