@@ -116,7 +116,7 @@ RENDERED: list[tuple[Callable[..., Any], str, tuple[object, ...]]] = [
     *((make, "workflow_automation_conn_id", (None, "", " ", "None")) for make in OPERATORS),
     (trigger, "inputs", (None, {"a": {1}})),
     (upload, "run_id", (*NOTHING, 7.5, {}, *({"run_id": value} for value in NOTHING))),
-    (upload, "files", (None,)),
+    (upload, "files", (None, {"a.csv"})),
     (batch, "batch", (None, [{"a": 1}, {"a": {1}}], "/tmp/a\0b")),
     (batch, "output_path", ("", 7, "/nowhere/a", "/tmp", "/etc/hosts/x", "nowhere://a/b", os.devnull)),
     (Once, "name", ("", None, "\udc80")),

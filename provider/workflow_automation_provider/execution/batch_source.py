@@ -30,7 +30,7 @@ from workflow_automation_provider.client.files import reason
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.hooks.stores import stored_at, unusable
+from workflow_automation_provider.hooks.stores import stored_at
 
 Batch = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | ObjectStoragePath
 """``inputs`` objects; or the path or URL of a JSON Lines file with one of them in each line."""
@@ -190,7 +190,8 @@ class BatchSource:
         except InvalidRequestError:
             raise
         except Exception as error:  # object stores raise all kinds of exceptions
-            raise unusable(f"batch is {_shown(self._batch)}, which cannot be read", error) from None
+            what = f"batch is {_shown(self._batch)}, which cannot be read"
+            raise FileUnavailableError(f"{what}: {reason(error)}.") from None
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -232,7 +233,8 @@ def check_output(path: str, source: BatchSource) -> None:
         raise
     except Exception as error:  # object stores raise all kinds of exceptions
         hint = "Create its folder or bucket first." if isinstance(error, FileNotFoundError) else ""
-        raise unusable(f"output_path is {_shown(path)}, which cannot be written", error, hint) from None
+        what = f"output_path is {_shown(path)}, which cannot be written"
+        raise FileUnavailableError(f"{what}: {reason(error)}.", next_step=hint) from None
 
 
 def write_output(path: str, items: Iterable[Mapping[str, Any]]) -> None:

@@ -20,9 +20,9 @@ from typing import IO, Any
 from airflow.sdk import Asset, ObjectStoragePath
 
 from workflow_automation_provider.client.checks import kind_of, unusable_path
-from workflow_automation_provider.client.files import Element, File
+from workflow_automation_provider.client.files import Element, File, reason
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.hooks.stores import MAGIC, Store, found_file, stored_files, unusable
+from workflow_automation_provider.hooks.stores import MAGIC, Store, found_file, stored_files
 
 FileSource = str | os.PathLike[str] | ObjectStoragePath | Asset | Mapping[str, Any] | File
 """
@@ -45,8 +45,6 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
     """
     if isinstance(files, str | os.PathLike | ObjectStoragePath | Asset | Mapping | File):
         files = [files] if files != {} else []
-    elif isinstance(files, set | frozenset):
-        files = sorted(files, key=str)  # the same order in each try
     elif not isinstance(files, Sequence | Iterator):
         raise InvalidRequestError(
             f"files is {kind_of(files)}: expected a list of paths, globs, URLs or mappings."
@@ -113,7 +111,8 @@ def _local_files(name: str, text: str) -> Iterator[File]:
         matches = sorted({*_matches(text)})
     except (OSError, ValueError) as error:
         folder = (getattr(error, "filename", None) or text).rstrip("/")
-        raise unusable(f"{name}: the folder {folder!r} cannot be listed", error) from None
+        why = f"the folder {folder!r} cannot be listed: {reason(error)}"
+        raise FileUnavailableError(f"{name}: {why}.") from None
     if not matches:
         raise FileUnavailableError(f"{name}: the glob {text!r} matches no file.", next_step=_hint(text))
     yield from map(_local_file, matches)
@@ -126,13 +125,13 @@ def _local_file(path: str) -> File:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except (OSError, ValueError) as error:
         hint = _hint(path) if isinstance(error, FileNotFoundError) else ""
-        raise unusable(f"{path!r} cannot be read", error, hint) from None
+        raise FileUnavailableError(f"{path!r} cannot be read: {reason(error)}.", next_step=hint) from None
     if stat.S_ISDIR(state.st_mode):
         advice = f"pass its files, or a glob such as {path.rstrip('/')}/*"
         raise InvalidRequestError(f"{path!r} is a directory: {advice}.")
     if not stat.S_ISREG(state.st_mode):
         raise InvalidRequestError(f"{path!r} is not a regular file.")
-    return found_file(path, state.st_size, File, open=partial(_open, path), fingerprint=partial(_state, path))
+    return found_file(path, state.st_size, open=partial(_open, path), fingerprint=partial(_state, path))
 
 
 def _hint(path: str) -> str:

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from airflow.sdk import ObjectStoragePath
 
@@ -57,15 +57,9 @@ _TIMEOUT = 300.0
 _PAGE = 1000
 
 _Info = Mapping[str, Any]
-_F = TypeVar("_F", bound=File)
 
 
-def unusable(what: str, error: Exception, next_step: str = "") -> FileUnavailableError:
-    """Return the error for what cannot be read, listed or written."""
-    return FileUnavailableError(f"{what}: {reason(error)}.", next_step=next_step)
-
-
-def found_file(location: str, size: Any, kind: type[_F], **how: Any) -> _F:
+def found_file(location: str, size: Any, kind: type[File] = File, **how: Any) -> File:
     """Return a file whose name and type follow from its place."""
     name = location.rstrip("/").rpartition("/")[2]
     try:
@@ -91,8 +85,6 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
             return source.fs, source.path
         scheme, _, rest = source.partition("://")
         host, _, key = rest.partition("/")
-        if not host.isprintable():
-            raise ValueError("it has a control character before its path")
         # Without the key: of a whole URL, an object storage path drops a "?" or "#" at the end, and tabs anywhere.
         root = ObjectStoragePath(f"{scheme}://{host}/")
         return root.fs, f"{root.path.rstrip('/')}/{key.rstrip('/')}" if key else root.path
@@ -260,7 +252,7 @@ def _readable(name: str, source: object) -> Iterator[None]:
         raise FileUnavailableError(f"{name}: {url} cannot be read: {reason(error)}.") from None
 
 
-def _stored_file(store: Store, key: str, info: _Info) -> _StoredFile:
+def _stored_file(store: Store, key: str, info: _Info) -> File:
     if info["type"] == "link":  # as SFTP servers list it
         info = store.fs.info(key)
     version = next(((field, _text(info[field])) for field in _VERSIONS if info.get(field)), ("", ""))
@@ -361,8 +353,6 @@ async def _piece(stream: Any) -> bytes:
 
 def _opened(file: _StoredFile) -> Iterator[bytes]:
     """Read an object of any other store."""
-    left = file.size
     with file.open() as stream:
-        while left and (piece := body.read_exactly(stream, min(_PIECE, left))):
-            left -= len(piece)
+        while piece := body.read_exactly(stream, _PIECE):
             yield piece

@@ -60,9 +60,7 @@ class WorkflowAutomationHook(BaseHook):
         :raises InvalidRequestError: if its id is None or empty, or a template that rendered to None
         """
         check_rendered("workflow_automation_conn_id", self.workflow_automation_conn_id)
-        # Some versions of Airflow type it as Any.
-        connection: Connection = self.get_connection(self.workflow_automation_conn_id)
-        return connection
+        return self.get_connection(self.workflow_automation_conn_id)
 
     @functools.cached_property
     def extra(self) -> Settings:

@@ -152,13 +152,6 @@ def test_all_is_sent_again_where_anything_differs_that_decides_the_requests(
     assert mentions(log(), "an earlier try uploaded in 2 requests")
 
 
-def test_files_in_a_set_have_the_same_order_in_each_try(service, attempt, write):
-    files: Any = {write(f"{number:02}") for number in range(12)}
-    for number in (1, 2):
-        upload(files=files).execute(attempt(try_number=number))
-    assert uploaded(service) == [[f"{number:02}" for number in range(12)]]
-
-
 def test_state_result_and_log_are_bounded(service, store, attempt, log):
     long = "a" * 2000 + "b"
     service.faults.add("response", operation="upload", body=json.dumps(long))
