@@ -104,15 +104,14 @@ def _local_files(name: str, text: str) -> Iterator[File]:
     exists = os.path.lexists(text)  # a file whose own name looks like a pattern is meant as it is written
     if not exists and (error := unusable_path(name, text)):
         raise error
-    if exists or not MAGIC.search(text):
-        yield _local_file(text)
-        return
-    try:
-        matches = sorted({*_matches(text)})
-    except (OSError, ValueError) as error:
-        folder = (getattr(error, "filename", None) or text).rstrip("/")
-        why = f"the folder {folder!r} cannot be listed: {reason(error)}"
-        raise FileUnavailableError(f"{name}: {why}.") from None
+    matches = [text]
+    if not exists and MAGIC.search(text):
+        try:
+            matches = sorted({*_matches(text)})
+        except (OSError, ValueError) as error:
+            folder = (getattr(error, "filename", None) or text).rstrip("/")
+            why = f"the folder {folder!r} cannot be listed: {reason(error)}"
+            raise FileUnavailableError(f"{name}: {why}.") from None
     if not matches:
         raise FileUnavailableError(f"{name}: the glob {text!r} matches no file.", next_step=_hint(text))
     yield from map(_local_file, matches)

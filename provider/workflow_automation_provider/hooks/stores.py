@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, cast
 
 from airflow.sdk import ObjectStoragePath
@@ -177,7 +176,7 @@ class Store:
             except Exception as error:  # object stores raise all kinds of exceptions
                 raise body.changed(file, f"could not be looked up ({reason(error)})") from None
             field, version = file.version
-            if info.get("size") not in (None, file.size) or _text(info.get(field) or version) != version:
+            if info.get("size") not in (None, file.size) or str(info.get(field) or version) != version:
                 raise body.changed(file, "changed")
 
 
@@ -198,11 +197,6 @@ def _fits(key: Sequence[str], pattern: Sequence[str]) -> bool:
     if pattern[0] == "**":
         return len(pattern) == 1 or _fits(key, pattern[1:]) or _fits(key[1:], pattern)
     return bool(key[0]) and fnmatch.fnmatchcase(key[0], pattern[0]) and _fits(key[1:], pattern[1:])
-
-
-def _text(value: object) -> str:
-    # A file system may say the time as a number in a listing, and not in a lookup.
-    return str(value.timestamp() if isinstance(value, datetime) else value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +249,7 @@ def _readable(name: str, source: object) -> Iterator[None]:
 def _stored_file(store: Store, key: str, info: _Info) -> File:
     if info["type"] == "link":  # as SFTP servers list it
         info = store.fs.info(key)
-    version = next(((field, _text(info[field])) for field in _VERSIONS if info.get(field)), ("", ""))
+    version = next(((field, str(info[field])) for field in _VERSIONS if info.get(field)), ("", ""))
     size = info.get("size")
     file = found_file(
         f"{store.scheme}://{key}",
