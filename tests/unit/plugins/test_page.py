@@ -313,6 +313,8 @@ class TestStates:
         assert found.links["https://app.test/runs/1001"] == "1001"
         (bar,) = found.all("progress")
         assert bar["value"] == "0.5000"
+        assert row(task.park(600)).startswith("waiting|silent|")
+        assert row(task).endswith("|late|")
 
     def test_batch(self, dag, listed, tab):
         task = Task(dag, starts=False)
