@@ -187,7 +187,7 @@ def test_list(ui: AirflowUi, pictures: Path) -> None:
     expect(rows).to_have_count(5)
     expect(frame.get_by_role("columnheader")).to_have_count(6)
     expect(rows.nth(1)).to_contain_text("in doubt")
-    expect(frame.get_by_role("status")).to_contain_text("1 in doubt")
+    expect(frame.get_by_role("status")).to_contain_text("2 in doubt")
     waiting = rows.filter(has_text="1001")
     expect(waiting).to_contain_text("waiting")
     expect(waiting).to_contain_text("Reading orders")

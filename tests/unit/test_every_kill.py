@@ -12,7 +12,7 @@ from workflow_automation_provider.hooks.workflow_automation import WorkflowAutom
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 
-from .starts import claims, trigger, waits
+from .starts import claims, entries, trigger, waits
 
 OPTIONS: dict[str, Any] = {"task_id": "flow", "retries": 3, "send_retry_timeout": 0}
 READY = (None, "up_for_retry", "awaiting_input")
@@ -110,6 +110,9 @@ def check_batch(life):
     assert len(unknown) <= in_doubt
     assert (in_doubt > 0) == (task.state == "failed")
     assert task.state == "success" or task.last.error.code == "start-unknown"
+    # So does the page of the runs, which reads the last entry only.
+    last = max(entries(task, "workflow_automation_batch_").items())[1]
+    assert last["counts"]["unknown"] + last["in_flight"] == in_doubt
 
 
 def check_upload(life):

@@ -155,6 +155,7 @@ class BatchStarter:
     # Open and record ----------------------------------------------------------------------------------------
 
     def _start_missing(self, missing: int, template: Request) -> None:
+        self.record.target = {"conn_id": self.hook.workflow_automation_conn_id, "flow_id": template.flow_id}
         threads = min(self.max_concurrency, missing)
         self._log.info(
             "Starting %d runs of %s via connection %s, %d at a time.",

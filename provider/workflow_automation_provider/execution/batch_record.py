@@ -9,8 +9,8 @@ late, undoes nothing. Each entry contains, besides what tells a retry from a Cle
 
 - ``opened``: the items that it opened, by index, each with a hash, by which a later try notices that the batch has changed
 - ``results``: the results of items that this or an earlier entry opened, by index
-- ``counts``: how many items of the whole batch had which result by then, ``conn_id`` and ``flow_id``: for the page
-  **Flow runs**
+- ``counts``: how many items of the whole batch had which result by then, how many were ``in_flight``, ``conn_id`` and
+  ``flow_id``: for the page **Flow runs**
 
 Results of more than :data:`_MAX_ENTRY_BYTES` bytes are written in several entries, before the next items are opened. So an entry
 stays well below the 64 KiB that Airflow warns of (``[state_store] max_value_storage_bytes``).
@@ -24,7 +24,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
@@ -117,7 +117,6 @@ class BatchRecord(TaskRecord):
     The entries of one batch, in order, and the results of its items.
 
     :param start_again: whether to send an item that is unknown, and accept a second run
-    :param target: ``conn_id`` and ``flow_id``, for the page **Flow runs**
     """
 
     total = 0
@@ -126,17 +125,19 @@ class BatchRecord(TaskRecord):
     """Whether there are entries from before a Clear."""
     output_path: str | None = None
     """The file with the results, once it was written."""
+    target: Mapping[str, str | None] = {}
+    """The ``conn_id`` and ``flow_id``, for the page **Flow runs**."""
 
-    def __init__(self, context: Context, *, start_again: bool = False, **target: str | None) -> None:
+    def __init__(self, context: Context, *, start_again: bool = False) -> None:
         super().__init__(context)
         self.start_again = start_again
-        self._target = target
         self._written = 0  # entries
         self._is_read = False
         # By index. The results are JSON, which takes a fifth of the memory of dicts; empty without one.
         self._results: list[bytes] = []
         self._digests: list[bytes] = []
         self._by_status: Counter[ItemStatus] = Counter()
+        self._in_flight: set[int] = set()  # opened by this try, and without any result
 
     # Entries ------------------------------------------------------------------------------------------------
 
@@ -182,6 +183,7 @@ class BatchRecord(TaskRecord):
             self._write_entry(opened, part)
 
     def _write_entry(self, opened: Sequence[Item], results: dict[str, Any]) -> None:
+        self._in_flight |= {item.index for item in opened if self._status(item.index) == "not started"}
         fields = {
             "try_number": self._ti.try_number,
             "max_tries": self._ti.max_tries,
@@ -189,7 +191,8 @@ class BatchRecord(TaskRecord):
             "opened": {str(item.index): item.digest.hex() for item in opened},
             "results": results,
             "counts": self.counts,
-            **self._target,
+            "in_flight": len(self._in_flight),
+            **self.target,
         }
         self.set(self._key(self._written), fields)
         # Only once it is durable: reading ends at a gap. A write that was interrupted is repeated as a whole.
@@ -266,6 +269,7 @@ class BatchRecord(TaskRecord):
     def put(self, item: BatchItem) -> None:
         """Keep the result of an item, in place of an earlier one."""
         index = item["index"]
+        self._in_flight.discard(index)
         self._reach(index)
         self._by_status[self._status(index)] -= 1
         self._by_status[item["status"]] += 1

@@ -109,12 +109,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         from workflow_automation_provider.execution.batch import BatchStarter
         from workflow_automation_provider.execution.batch_record import BatchRecord
 
-        record = BatchRecord(
-            context,
-            start_again=self.on_unknown_start == "start_again",
-            conn_id=self.workflow_automation_conn_id,
-            flow_id=self.flow_id,
-        )
+        record = BatchRecord(context, start_again=self.on_unknown_start == "start_again")
         record.use()
         try:
             starter = BatchStarter(

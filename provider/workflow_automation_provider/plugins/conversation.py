@@ -125,21 +125,20 @@ class Conversation:
         ended, failed = self.has_ended, self.row.state == TaskInstanceState.FAILED
         look = "Look in the workflow's list of runs. " * (self.state is State.DOUBT)
         if ended and not self.try_number:
-            return f"{look}A Clear starts all items again: start those that have no run in a batch of their own instead."
+            return f"{look}A Clear starts all items again. Correct any rejected ones, and start those without a run in a new batch."
         if self.state is State.UNKNOWN:
             return "An entry of this start cannot be read here: the task's log and its tab Storage have more."
         if look and not ended:
             return f"{look}The task's log says what its next try does."
         if look and failed and not self.run_id:
-            continued = how_to_continue(name=self.name)
-            return f"{look}If none was started, clear the task.\nIf one was started, {continued}"
+            return f"{look}If none was started, clear the task.\nIf one was started, {how_to_continue(name=self.name)}"
         if failed and self.run_id and self.state is not State.STOPPED:
             return f"If this run is to go on, {how_to_continue(str(self.run_id), self.name)}"
         if ended:
             return "The task has ended: a Clear starts another run."
         if self.state is State.WAITING:
             return "The task goes on once the run says its end. If the run cannot, mark the task as success or failed."
-        return "Nothing: the task goes on by itself."
+        return "Nothing to do: the task goes on by itself."
 
 
 def conversations(row: Any, entries: Mapping[str, Any]) -> list[Conversation]:
@@ -169,16 +168,18 @@ def conversations(row: Any, entries: Mapping[str, Any]) -> list[Conversation]:
 
 def _tell_batch(run: Conversation, entry: Mapping[str, Any]) -> None:
     """Fill in what the last entry of a batch tells."""
-    counts = entry["counts"]
+    counts = {**entry["counts"]}
+    if (run.row.state, run.row.try_number) != (TaskInstanceState.RUNNING, entry.get("try_number")):
+        # Of a try that was killed: it may have sent them.
+        counts["unknown"] += (lost := entry.get("in_flight", 0))
+        counts["remaining"] -= lost
     others = [f"{counts[name]} {name}" for name in ("rejected", "unknown", "remaining") if counts[name]]
     said = ", ".join([f"{counts['started']} of {counts['total']} started", *others])
     run.is_current = entry["max_tries"] == run.row.max_tries
     run.flow, run.conn_id = entry.get("flow_id"), entry.get("conn_id")
     run.progress = _part(1 - counts["remaining"] / counts["total"]) if counts["total"] else None
     run.steps = [Step(_utc(entry["at"]), "Last count", said, said)]
-    run.state = State.STARTING
-    if run.has_ended:
-        run.state = State.DOUBT if counts["unknown"] else State.ENDED
+    run.state = State.DOUBT if counts["unknown"] else State.ENDED if run.has_ended else State.STARTING
 
 
 def _tell_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str]) -> None:
@@ -248,10 +249,8 @@ def _steps(
     """Yield the steps: what the task did, and what the run has said and was told."""
     start, outcome, spoken = facts.start, facts.outcome, facts.spoken
     claim, end = spoken.claim, spoken.end
-    if start.run:
-        yield start.at, "A person entered the run", start.run
-    else:
-        yield start.at, "Sent" if outcome or state is State.STARTING else "Sent. No response"
+    sent = "Sent" if outcome or state is State.STARTING else "Sent. No response was recorded"
+    yield start.at, "A person entered the run" if start.run else sent, start.run
     if outcome:
         yield outcome.at, _RESPONSES[outcome.kind], outcome.reason or outcome.run
     if claim:

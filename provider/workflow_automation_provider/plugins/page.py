@@ -162,7 +162,7 @@ def _flow_runs(request: Request, user: GetUserDep, q: str = "", state: str = "")
         exists().where(_IS_ITS, _IS_OURS),
     )
     runs = [run for task in tasks for run in conversations(*task) if run.is_current]
-    runs = [run for run in runs if run.state is State.DOUBT or not run.has_ended]
+    runs = [run for run in runs if run.state in (State.DOUBT, State.UNKNOWN) or not run.has_ended]
     found = [run for run in runs if run.matches(q)] if q else runs
     return _page(
         title="Flow runs",

@@ -81,9 +81,13 @@ def test_what_was_written_is_read(context, store, history, run_id):
             max_tries, expected = max_tries + 3, {}
         record = record_of(context, store, try_number=number, max_tries=max_tries)
         assert state(record) == expected
+        in_flight = set[int]()
         for more, done in writes:
             results = [started(index, run_id) for index in done]
             record.write(opened(*more), results)
+            in_flight = (in_flight | {*more}) - {*done}
+            if more or done:
+                assert [*store.entries.values()][-1]["in_flight"] == len(in_flight)
             expected |= dict.fromkeys(more)
             expected |= {item["index"]: item for item in results}
     record = record_of(context, store, try_number=9, max_tries=max_tries)

@@ -121,6 +121,12 @@ def test_rejected_items_can_be_skipped(batch, service):
     assert entry["counts"] == {**NOTHING, "total": 3, "started": 2, "rejected": 1}
 
 
+def test_the_flow_of_the_connection_is_recorded(batch, workflow_automation_connect):
+    workflow_automation_connect(extra={"flow_id": "of-the-connection"})
+    batch(rows(1))
+    assert entries_of(batch.context["task_state_store"])[-1]["flow_id"] == "of-the-connection"
+
+
 def test_a_response_without_run_id_is_kept(batch, service):
     service.faults.add("response", inputs={"n": 0}, body={"queued": True})
     service.faults.add("response", inputs={"n": 1}, body={"text": "x" * 5000})

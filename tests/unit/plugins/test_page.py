@@ -313,6 +313,8 @@ class TestStates:
         assert found.links["https://app.test/runs/1001"] == "1001"
         (bar,) = found.all("progress")
         assert bar["value"] == "0.5000"
+        assert row(task.park(600)).startswith("waiting|silent|")
+        assert row(task).endswith("|late|")
 
     def test_batch(self, dag, listed, tab):
         task = Task(dag, starts=False)
@@ -322,6 +324,7 @@ class TestStates:
             said = {**entry, "counts": counts if number == 11 else {"total": 1}}
             task.put(f"workflow_automation_batch_{number:06}", said)
         assert "280 of 400 started, 15 rejected, 5 unknown" in listed().text
+        assert "in doubt|" in listed().rows[1]
         assert "|orders|of-the-batch|" in listed().rows[1]
         assert listed().all("progress")[0]["value"] == "0.7500"
         task.change(state="failed", end_date=ago(1))
@@ -329,6 +332,19 @@ class TestStates:
         text = tab(task).text
         assert "A Clear starts all items again" in text
         assert "list of runs" in text
+
+    @pytest.mark.parametrize("later", [{"state": "up_for_retry"}, {"try_number": 2}, {"state": "failed"}])
+    def test_what_a_batch_had_in_flight_is_in_doubt_after_a_kill(self, dag, listed, later):
+        task = Task(dag, starts=False)
+        counts = {"total": 9, "started": 2, "rejected": 0, "unknown": 0, "remaining": 7}
+        entry = {"at": ago(5).isoformat(), "try_number": 1, "max_tries": 2, "counts": counts, "in_flight": 4}
+        task.put("workflow_automation_batch_000000", entry)
+        assert "starting|" in listed().rows[1]
+        assert "2 of 9 started, 7 remaining" in listed().text
+        assert "Nothing is in doubt" in listed().text
+        task.change(**later)
+        assert "in doubt|" in listed().rows[1]
+        assert "2 of 9 started, 4 unknown, 3 remaining" in listed().text
 
     def test_starts_within_a_task(self, dag, listed, tab):
         task = Task(dag, starts=False)
@@ -391,9 +407,11 @@ class TestDoubts:
         assert "Nothing is in doubt" in listed().text
         task = Task(dag, starts=False)
         task.enter("workflow_automation_start/1/0", '"s3://bucket/start"')
-        found = listed()
-        assert "Nothing is in doubt" not in found.text
-        assert "unknown" in found.text
+        for state in ("running", "failed"):
+            task.change(state=state)
+            found = listed()
+            assert "Nothing is in doubt" not in found.text
+            assert "unknown|" in found.rows[1] + found.rows[2]
         task.change(state="success")
         monkeypatch.setattr(page, "MAX_TASKS", 1)
         Task(dag).outcome()
