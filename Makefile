@@ -29,7 +29,7 @@ setup: $(STAMP) ## Make the virtual environment (all others do so when needed)
 	@echo "$(VENV) is ready: Airflow $(AIRFLOW) on $$($(VENV)/bin/python --version)"
 
 test: ARGS ?= -n logical --dist worksteal
-test: $(STAMP) ## Run the unit and integration tests (about 4 minutes); ARGS="…" goes to pytest
+test: $(STAMP) ## Run the unit and integration tests (about 2 minutes); ARGS="…" goes to pytest
 	@$(RUN) pytest $(ARGS)
 
 test-crash: $(STAMP) ## Run the tests that start a whole Airflow, most of them to kill its tasks (about 4 minutes)

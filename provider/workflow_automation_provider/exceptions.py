@@ -110,13 +110,13 @@ class Code(enum.StrEnum):
     RUN_FAILED = (
         "run-failed",
         "{run} was started.",
-        "Fix the cause, then clear the task to start another run.",
+        f"Fix the cause. {_LATER}",
     )
     RUN_OVERDUE = (
         "run-overdue",
-        "{run} was started.",
+        "{run} was started. When it next asks, it is told to stop.",
         (
-            "If it is still running, {enter}\nIf it succeeded, mark the task as success.\n"
+            "If it is still running, or has called since, {enter}\nIf it succeeded, mark the task as success.\n"
             "If it failed, clear the task to start another run."
         ),
     )

@@ -118,7 +118,7 @@ ROWS: tuple[Row, ...] = (
     Row("404 405", "", (), RejectedError, Code.NOT_FOUND, "Check the connection's base URL."),
     Row("407", "", (), RejectedError, hint="Check the connection's proxy."),
     Row("413", _TRIGGER, (), RejectedError, Code.TOO_LARGE, "Shorten the inputs: for example, pass the URL of a file instead of its content."),
-    Row("413", "upload", (), RejectedError, Code.TOO_LARGE, "Send fewer or smaller files in one request: see files_per_request and max_request_bytes."),
+    Row("413", "upload", (), RejectedError, Code.TOO_LARGE, "Send fewer or smaller files in one request: see files_per_request and max_request_bytes of UploadFilesOperator."),
     Row("408", _TRIGGER, (), OutcomeUnknownError, hint=_GATEWAY),
     Row("4xx", "", (), RejectedError),
     Row("any", "", ("early",), NotSentError),

@@ -62,6 +62,10 @@ class FlowOutput(PlainXComArg):
 
 def check_key(operator: Operator, key: object) -> None:
     """Raise a ValueError if no start has this key in its result."""
+    if key == "result" and not getattr(operator, "wait_for_completion", True):
+        raise ValueError(
+            f"The output of task {operator.task_id} has no 'result' without wait_for_completion=True."
+        )
     if key not in KEYS:
         raise ValueError(
             f"The output of task {operator.task_id} has no {key!r}; expected one of {', '.join(KEYS)}. A field of what the "

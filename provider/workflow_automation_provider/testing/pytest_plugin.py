@@ -173,6 +173,8 @@ def workflow_automation_context() -> MakeContext:
     stores: dict[str, StateStore] = {}
 
     def make(task: Task, *, try_number: int = 1, **more: Any) -> dict[str, Any]:
+        if getattr(task, "wait_for_completion", False):
+            raise ValueError(f"Task {task.task_id} waits for the end of its run: test it with dag.test().")
         if try_number == 1:
             stores.pop(task.task_id, None)
         store = stores.setdefault(task.task_id, StateStore()) if has_state_store() else None
