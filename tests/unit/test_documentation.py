@@ -144,10 +144,3 @@ def test_the_versions_are_those_of_the_package(page):
     for first, last in re.findall(r"Python (3\.\d+)(?: to (3\.\d+))?", text):
         assert first == pythons[0]
         assert last in ("", pythons[-1])
-
-
-def test_the_comparison_has_the_durations_of_the_benchmark():
-    benchmarks = (ROOT / "docs/benchmarks.md").read_text()
-    rows = dict(re.findall(r"^\| http \| (\w+) \| [\d.]+ \| (\d+) ", benchmarks, re.MULTILINE))
-    text = " ".join((ROOT / "docs/comparison.md").read_text().split())
-    assert f"{rows['HttpOperator']} ms, with `TriggerFlowOperator` {rows['TriggerFlowOperator']} ms" in text
