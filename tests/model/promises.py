@@ -65,8 +65,14 @@ class Promises:
         name = s.step[0]
         fails = t.step == ("ended",) and s.task == "running" and t.kills == s.kills and not t.is_gone
         token = s.step[1].token if name == "look" else s.token
-        if fails and name in ("look", "unidentified") and s.said(token).has_begun:
-            return "a task fails in doubt though its run has claimed"
+        # What a person has entered may be refused because of a run that has claimed.
+        has_failed = name == "ended" and s.task == "running" and t.task == "failed" and "enter" not in self.on
+        if (
+            ((fails and name in ("look", "unidentified")) or has_failed)
+            and self.world.has_url
+            and s.said(token).has_begun
+        ):
+            return "a task fails though its run has claimed"
         if name in ("run", "take") and t.step[0] == "finish" and self.has_ids and self.world.has_url:
             claim = s.said(t.step[1]).claim if t.step[1] != NOBODY else None
             if claim and claim.run_id != run_id(t.step[2]):

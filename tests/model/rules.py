@@ -287,11 +287,12 @@ class Task(Rules):
         yield from self.write(s, ("outcome", Outcome(s.execution, "nothing", s.token)), ("look_once",))
 
     def _look_once(self, s: State) -> Iterator[State]:
-        """Take the run if it has begun anyway."""
+        """Take the run if it has begun anyway; else leave the start to the next try, or close it where none would do so."""
         if self.has_url and s.said(s.token).has_begun:
             yield from self._returned(s, s.token)
         else:
-            yield s.now("ended")
+            is_open = not self.has_url or "nothing-open" in self.on
+            yield s.now("ended") if is_open else s.now("freeze", Known(self._own(s)))
             yield from self.retried(s)
 
     # The run of the task, and its end -----------------------------------------------------------------------

@@ -44,6 +44,7 @@ LEAVE_OUT = {
     "no-readback": "the task reads its start back before it sends",
     "no-check": "after a close, the task reads its own state before it sends",
     "odd-open": "a start whose run's id is unknown is closed",
+    "nothing-open": "so is one that a response denies, where no try follows",
     "odd-sends": "after such a start, nothing is sent",
     "all-nothing": "a try whose request is in doubt writes no outcome",
     "no-look": "once the outcome is written, the task looks which run has claimed",

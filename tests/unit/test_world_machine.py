@@ -312,10 +312,11 @@ class Task(RuleBasedStateMachine):
         last = world.last
         if self.is_marked or world.state == "success" or not isinstance(last.error, WorkflowAutomationError):
             return
+        said = "".join(process.said for process in world.processes if process.try_number == last.try_number)
         for run in world.flow.runs:
             may_work = run.clears == world.clears and run.was_told(world.clears) not in (404, 409)
             is_said = last.error.code in (Code.START_UNKNOWN, Code.UNIDENTIFIED)
-            if may_work and not (run.end or is_said or is_mentioned(run, last.said)):
+            if may_work and not (run.end or is_said or is_mentioned(run, said)):
                 # A gateway has lied: no run was started. This one is told to stop.
                 assert self.asks, f"Run {run.run_id} goes unmentioned: {last.error}"
                 assert world.flow.says("started", run, **self.named(run)) in (404, 409), last.error

@@ -125,13 +125,13 @@ def read(body: bytes) -> Said:
         raise ValueError(f"The body is {_kind(fields)}; expected an object with a status.")
     status = fields.get("status")
     if not (isinstance(status, str) and status in _WORDS):
-        given = f"{status!r:.60}" if isinstance(status, str) else _kind(status)
+        given = f"{status!r:.20}" if isinstance(status, str) else _kind(status)
         raise ValueError(f"status is {given}; expected 'started', 'running', 'success' or 'failed'.")
     word = _WORDS[status]
     if unknown := fields.keys() - {"status", *word._fields}:
         hint = " Put what else the flow returns into result." if word is Ended else ""
         raise ValueError(
-            f"{min(unknown)!r:.60} is not supported with the status {status!r}; "
+            f"{min(unknown)!r:.20} is not supported with the status {status!r}; "
             f"expected {', '.join({**dict.fromkeys(['status', *word._fields])})}.{hint}"
         )
     said: dict[str, Any] = {

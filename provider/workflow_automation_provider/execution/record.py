@@ -139,8 +139,9 @@ class StartRecord(TaskRecord):
 
         :raises InvalidRequestError: if a person has damaged one
         """
-        starts: list[Start] = []
-        while (entry := self.get(key := self._key(START, (try_number, len(starts))))) is not None:
+        starts, get = list[Start](), self.get
+        while (entry := get(key := self._key(START, (try_number, len(starts))))) is not None:
+            get = self.get_twice  # after a first one, no probe tells that there is no other
             starts.append(Start.of((try_number, len(starts)), entry))
             if starts[-1].is_damaged:
                 raise InvalidRequestError(
@@ -161,8 +162,7 @@ class StartRecord(TaskRecord):
             return Facts(start=start, spoken=spoken)
         entry = self.get_twice(self._key(OUTCOME, start.place))
         outcome, is_frozen = Outcome.of(entry) if entry else None, False
-        has_spoken = spoken.has_begun or spoken.stopped
-        if outcome and outcome.kind == "run" and token and not has_spoken:
+        if outcome and outcome.kind == "run" and token and not (spoken.has_begun or spoken.stopped):
             # Another run may have claimed, and a frozen one cannot go on: both are read again, to be certain.
             spoken = self.spoken(token)
             is_frozen = self.get_twice(frozen_key(token)) is not None

@@ -21,12 +21,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import (
     Accepted,
-    BusyError,
     Code,
     InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
-    RejectedError,
     RunFailedError,
     UnidentifiedError,
     WorkflowAutomationError,
@@ -42,6 +40,7 @@ from workflow_automation_provider.execution.ledger import (
     run_result,
     why_not,
 )
+from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
 from workflow_automation_provider.execution.wait import (
     POLL_INTERVAL,
     check_entered,
@@ -224,17 +223,19 @@ class RunStarter:
         if facts.text:
             self._log.warning("%s Starting another run: %s.", _sentence(facts.text), why)
 
-    def _await_claim_or_close(self, facts: Facts, *, closes: bool = True) -> Facts:
+    def _await_claim_or_close(self, facts: Facts, *, looks: bool = True, closes: bool = True) -> Facts:
         """
         Wait up to ``claim_timeout`` for a claim of a start; close the start, unless its run has begun.
 
+        :param looks: whether to wait for a claim; otherwise, only the close looks
         :param closes: whether to close the start; otherwise, a later try does
         :raises Exception: if it is not certain that the start is closed
         """
         start = facts.start
         assert start.token  # noqa: S101
         # Another worker's clock may be ahead.
-        until = min(start.at, datetime.now(UTC)) + (self._claim_timeout if self._claims else timedelta())
+        timeout = self._claim_timeout if self._claims and looks else timedelta()
+        until = min(start.at, datetime.now(UTC)) + timeout
         is_logged = False
         while not (facts.spoken.has_begun or facts.spoken.stopped or self._retrier.is_ended()):
             left = (until - datetime.now(UTC)).total_seconds()
@@ -286,10 +287,8 @@ class RunStarter:
                     f"{request.title} was not sent: Airflow no longer runs this try, or has lost its record."
                 )
             run = self._retrier.send(self._send)
-        except (BusyError, NotSentError, RejectedError) as error:
-            return self._nothing(error)
-        except (UnidentifiedError, OutcomeUnknownError) as error:
-            return self._in_doubt(error)
+        except WorkflowAutomationError as error:
+            return self._unnamed(error)
         except BaseException as error:  # such as the task's execution_timeout, or an error of the store
             if not self._may_exist:
                 self._write_outcome("nothing")
@@ -332,36 +331,37 @@ class RunStarter:
             spoken = self._record.spoken(self._start.token)
         return self._return(Facts(start=self._start, outcome=outcome, spoken=spoken))
 
-    def _nothing(self, error: WorkflowAutomationError) -> RunResult:
-        """Record that nothing was started; return the run if it has begun anyway."""
-        self._write_outcome("nothing")
-        if self._start.token:
-            spoken = self._record.spoken(self._start.token)
-            if spoken.has_begun:
-                self._log.warning("The run has begun anyway: %s", error.reason)
-                return self._return(Facts(start=self._start, spoken=spoken))
-        raise error
-
-    def _in_doubt(self, error: WorkflowAutomationError) -> RunResult:
+    def _unnamed(self, error: WorkflowAutomationError) -> RunResult:
         """
-        Return the run that has begun, if one has; close the start if no later try would.
+        Record what the response said; return the run that has begun, if one has.
+
+        The start is closed if no later try would do it: until then, also the run of a rejected request can claim.
 
         :raises WorkflowAutomationError: if no run has begun
         """
-        start, is_unknown = self._start, isinstance(error, OutcomeUnknownError)
-        if not is_unknown:
+        start, is_unknown = self._start, error.accepted is Accepted.MAYBE
+        is_nothing = error.accepted is Accepted.NO
+        if is_nothing:
+            self._write_outcome("nothing")
+        elif not is_unknown:
             self._write_outcome("unidentified", reason=error.reason)
         if start.token is None:
             raise error
-        is_final = not is_unknown or self._asked.on_unknown_start == "fail" or self._record.is_last_try
+        is_left = is_unknown and self._asked.on_unknown_start != "fail"
+        is_final = self._record.is_last_try or not (is_left or isinstance(error, LEFT_TO_AIRFLOW))
         try:
             facts = Facts(start=start, spoken=self._record.spoken(start.token))
-            facts = self._await_claim_or_close(facts, closes=is_final and not self._retrier.is_ended())
+            closes = is_final and not self._retrier.is_ended()
+            facts = self._await_claim_or_close(facts, looks=not is_nothing, closes=closes)
         except Exception:
             self._log.exception("Whether a run has claimed this start could not be settled.")
             raise error from None
         if facts.spoken.has_begun:
+            if is_nothing:
+                self._log.warning("The run has begun anyway: %s", error.reason)
             return self._return(facts)
+        if is_nothing:
+            raise error
         if not (is_unknown and self._claims):
             closed = f"{error.next_step}\n{_CLOSED}".strip()
             raise error.with_facts(next_step=closed) if facts.is_closed else error

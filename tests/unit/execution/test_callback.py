@@ -147,3 +147,13 @@ def test_what_is_said_is_without_the_token(text, encode):
         assert token not in json.dumps(kept)
         assert encode(token) not in json.dumps(kept)
     assert without_token(Running("half", 0.5, "7"), token) == Running("half", 0.5, "7")
+
+
+@pytest.mark.parametrize(
+    "make", [lambda token: {"status": token}, lambda token: {"status": "success", token: 1}]
+)
+def test_what_is_rejected_shows_no_more_of_the_token_than_its_task(make):
+    token = new_token(uuid4())
+    with pytest.raises(ValueError, match=token[:15]) as error:
+        read(json.dumps(make(token)).encode())
+    assert token[:22] not in str(error.value)

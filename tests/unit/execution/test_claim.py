@@ -112,14 +112,21 @@ class TestNothing:
         if fault == "busy":
             assert task.try_().result["run_id"] == task.flow.runs[0].run_id
 
-    def test_of_a_gateway_that_lies(self, world):
-        """It rejects what it forwards: the run that claims is the task's."""
-        task = world(claims())
-        task.faults.add("status_after", status=422)
-        task.try_(before("set", "workflow_automation_outcome/", lambda: asks(task)))
-        assert (task.state, triggers(task)) == ("success", 1)
-        assert "The run has begun anyway" in task.last.log
-        assert asks(task) == 200
+    @pytest.mark.parametrize(
+        ("when", "nth", "told"), [("outcome/", 0, 200), ("frozen/", 0, 200), ("start/1/0", 1, 503)]
+    )
+    @pytest.mark.parametrize(("status", "retries"), [(422, 2), (429, 0)])
+    def test_of_a_gateway_that_lies(self, world, when, nth, told, status, retries):
+        """It rejects what it forwards: the run that claims is the task's, as long as the task has not failed."""
+        task = world(claims(retries=retries))
+        task.faults.add("status_after", status=status)
+        said = []
+        task.try_(before("set", f"workflow_automation_{when}", lambda: said.append(asks(task)), nth=nth))
+        has_claimed = told == 200
+        assert (said, triggers(task)) == ([told], 1)
+        assert task.state == ("success" if has_claimed else "failed")
+        assert ("The run has begun anyway" in task.last.log) is has_claimed
+        assert asks(task) == (200 if has_claimed else 404)
 
 
 class TestClear:
