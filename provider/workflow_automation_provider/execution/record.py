@@ -141,8 +141,8 @@ class StartRecord(TaskRecord):
         """
         starts: list[Start] = []
         while (entry := self.get(key := self._key(START, (try_number, len(starts))))) is not None:
-            starts.append(Start.of((try_number, len(starts)), entry))
-            if starts[-1].is_damaged:
+            start = Start.of((try_number, len(starts)), entry)
+            if start is None:
                 raise InvalidRequestError(
                     f"The entry {key} in the task's state store was changed, and says no longer what try {try_number} did.",
                     next_step=(
@@ -150,6 +150,7 @@ class StartRecord(TaskRecord):
                         "Storage and clear the task."
                     ),
                 )
+            starts.append(start)
         if try_number == self._ti.try_number:
             self._place = (try_number, len(starts))
         return starts

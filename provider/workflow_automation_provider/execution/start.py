@@ -148,12 +148,11 @@ class RunStarter:
 
     def _enter(self, run: RunResult, last: Facts | None) -> RunResult:
         """Continue with the run that a person entered, if it may be that of the last start."""
-        reason = ""
         if last and last.start.token:
             _, *others = self._record.all_starts()
             reason = why_not(run["run_id"], last, others)
-        elif self._waits:
-            reason = "nobody can tell its end, since it was given no URL"
+        else:
+            reason = "nobody can tell its end, since it was given no URL" if self._waits else None
         if reason:
             raise not_continued(run["run_id"], reason)
         self._log.info(

@@ -164,9 +164,10 @@ def test_a_claim_is_a_word_as_well(parked):
 
 def test_a_run_by_key_without_an_id(world):
     task = world(waits())
-    task.faults.add("response", body={"run_link": "https://there/1"})
+    body = {"run_link": "https://there/1"}
+    task.faults.add("response", body=body)
     task.try_()
-    assert "run_id" not in task.xcoms["return_value"]
+    assert task.xcoms["return_value"] == {**body, "flow_id": "demo-flow", "response": body}
     later(task, days=1)
     assert "https://there/1" in task.try_().error.next_step
 
