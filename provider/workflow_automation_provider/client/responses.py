@@ -303,9 +303,8 @@ def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str
         why = "its run_id contained the API key"
     if required and why:
         raise ValueError(why)
-    if type(run_link) is not str or redact.reveals(run_link):
-        run_link = None
-    return None if why else text, storable(run_link) or None
+    link = run_link if type(run_link) is str and not redact.reveals(run_link) else ""
+    return None if why else text, storable(link) or None
 
 
 def _words(response: Response, redact: Redactor) -> str:

@@ -215,7 +215,7 @@ class StartRecord(TaskRecord):
         self.set(frozen_key(start.token), {"at": datetime.now(UTC).isoformat()})
         self._write_again(start)
         spoken = self.spoken(start.token, twice=True)
-        return Facts(start=start, outcome=facts.outcome, spoken=spoken, is_frozen=True, is_closed=True)
+        return facts._replace(spoken=spoken, is_frozen=True, is_closed=True)
 
     def enter(self, run: RunResult, last: Facts | None, *, waits: bool) -> Facts:
         """Record that the task continues with the run that a person entered, and return what is known of it now."""
@@ -241,8 +241,7 @@ class StartRecord(TaskRecord):
         place = start.giver or start.place
         key = self._key(START, place)
         entry = self.get_twice(key) if start.giver else entry_of(start)
-        if entry is None:
-            raise RuntimeError(f"Airflow's task state store has lost the entry {key}.")
+        assert entry is not None, f"Airflow's task state store has lost the entry {key}."  # noqa: S101
         self.set(key, entry)
 
     def _is_running(self) -> bool:
@@ -251,7 +250,7 @@ class StartRecord(TaskRecord):
         states: Mapping[str, Mapping[str, str]] = ti.get_task_states(
             dag_id=ti.dag_id, map_index=ti.map_index, task_ids=[ti.task_id], run_ids=[ti.run_id]
         )
-        return {*states.get(ti.run_id, {}).values()} == {"running"}
+        return {state for found in states.values() for state in found.values()} == {"running"}
 
     def _key(self, kind: str, place: tuple[int, int]) -> str:
         return f"{kind}{place[0]}/{place[1]}{self._suffix}"

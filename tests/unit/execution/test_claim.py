@@ -18,6 +18,12 @@ def asks(task, run=-1, **said):
     return task.flow.says("started", run, **{"run_id": True, **said})
 
 
+def asks_before(task, entry, told):
+    """Have the run ask before an entry is written, and Airflow lose the next read."""
+    lost, asked = iter(["lost"]), before("set", entry, lambda: told.append(asks(task)))
+    return lambda call: asked(call) or (next(lost, None) if told and call.kind == "get" else None)
+
+
 class TestDoubt:
     @pytest.mark.parametrize(
         ("fault", "policy", "word"),
@@ -53,8 +59,8 @@ class TestDoubt:
     @pytest.mark.parametrize("when", ["frozen", "start/1/0"])
     def test_a_claim_before_it_is_closed_counts(self, world, when):
         task = struck(world, claims())
-        told = []
-        task.try_(before("set", f"workflow_automation_{when}", lambda: told.append(asks(task))))
+        told: list[int] = []
+        task.try_(asks_before(task, f"workflow_automation_{when}", told))
         # Once it is frozen, the run is to ask again.
         if when == "frozen":
             assert (told, triggers(task)) == ([200], 1)
@@ -62,6 +68,16 @@ class TestDoubt:
         else:
             assert (told, triggers(task)) == ([503], 2)
             assert [asks(task, run) for run in (0, 1)] == [404, 200]
+
+    def test_a_response_that_is_recorded_once_it_is_closed_does_not_count(self, world):
+        task = struck(world, claims())
+        task.try_(
+            lambda call: "kill after" if (call.kind, "_frozen/" in call.name) == ("set", True) else None
+        )
+        outcome = {"kind": "run", "at": "2026-01-01T00:00:00+00:00", "run": {"run_id": "1001"}}
+        task.rows.enter("workflow_automation_outcome/1/0", outcome)
+        task.try_()
+        assert [asks(task, run) for run in (0, 1)] == [404, 200]
 
     @pytest.mark.parametrize(
         ("policy", "retries", "at", "code", "is_closed"),
@@ -105,12 +121,13 @@ class TestNothing:
         ],
     )
     def test_is_no_doubt(self, world, fault, extra, error):
-        task = struck(world, claims(), fault=fault, **extra)
+        task = struck(world, waits(), fault=fault, **extra)
         assert isinstance(task.last.error, error)
         (outcome,) = entries(task, "workflow_automation_outcome/").values()
         assert outcome["kind"] == "nothing"
         if fault == "busy":
-            assert task.try_().result["run_id"] == task.flow.runs[0].run_id
+            task.try_()
+            assert (task.state, len(task.flow.runs)) == ("awaiting_input", 1)
 
     def test_of_a_gateway_that_lies(self, world):
         """It rejects what it forwards: the run that claims is the task's."""
@@ -194,3 +211,14 @@ class TestEntered:
         assert task.last.is_dead
         task.try_()
         assert (task.state, ENTERED in task.rows.entries, triggers(task)) == ("awaiting_input", False, 1)
+
+    def test_that_is_told_to_stop_meanwhile_is_not_the_task_s(self, world):
+        """Also where the first look finds nothing."""
+        task, told = struck(world, claims()), []
+        task.mark("failed")
+        task.enter(task.flow.runs[0].run_id)
+        task.clear()
+
+        task.try_(asks_before(task, "workflow_automation_start/2/0", told))
+        assert (task.state, triggers(task), told) == ("failed", 1, [404])
+        assert "told to stop" in str(task.last.error)

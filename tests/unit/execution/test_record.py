@@ -41,6 +41,7 @@ def test_a_retry_returns_a_claimed_run_or_closes_and_sends(world, is_claimed):
     assert not any("_probe/" in call.name for call in again.calls), "the earlier try has a start"
     assert (calls(again, kinds=["set"]) == []) is is_claimed
     assert len(calls(again, kinds=["states"])) == 1 - is_claimed
+    assert all("+00:00" in entry["at"] for entry in entries(task, "workflow_automation_frozen/").values())
 
 
 def test_a_wait(world):
@@ -126,6 +127,8 @@ def test_a_person_s_run_is_written_with_the_start_that_gave_out_its_token(world)
         assert task.state == "awaiting_input"
         (gave, *_), taken = entries(task, START).values(), entries(task, START)[place]
         assert (taken["run"], taken["giver"], taken["token"]) == ({"run_id": run}, [1, 0], gave["token"])
+        assert (taken["conn_id"], "run" in gave) == (gave["conn_id"], False)
+        assert f"{START}1/0" in [call.name for call in calls(task.last, kinds=["set"])]
         assert ENTERED not in task.rows.entries
         task.mark("failed")
     assert triggers(task) == 1
