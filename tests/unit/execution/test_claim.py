@@ -203,14 +203,15 @@ class TestEntered:
         assert "rows lost" in task.last.said
 
     def test_that_is_left_does_not_matter_to_a_retry(self, world):
-        """The task died before it deleted the entry."""
-        task = struck(world, waits())
+        """The task died before it deleted the entry; the first look of the retry finds nothing."""
+        task, lost = struck(world, claims()), iter(["lost"])
         task.enter(task.flow.runs[0].run_id)
         task.clear()
         task.try_(lambda call: "kill" if call.kind == "delete" else None)
-        assert task.last.is_dead
-        task.try_()
-        assert (task.state, ENTERED in task.rows.entries, triggers(task)) == ("awaiting_input", False, 1)
+        assert (task.last.is_dead, asks(task, run_link="http://there/7")) == (True, 200)
+        task.try_(lambda call: next(lost, None) if "_run/" in call.name else None)
+        assert (task.state, ENTERED in task.rows.entries, triggers(task)) == ("success", False, 1)
+        assert task.last.result["run_link"] == "http://there/7"
 
     def test_that_is_told_to_stop_meanwhile_is_not_the_task_s(self, world):
         """Also where the first look finds nothing."""

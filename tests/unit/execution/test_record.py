@@ -44,6 +44,15 @@ def test_a_retry_returns_a_claimed_run_or_closes_and_sends(world, is_claimed):
     assert all("+00:00" in entry["at"] for entry in entries(task, "workflow_automation_frozen/").values())
 
 
+@pytest.mark.parametrize("make", [trigger, claims])
+def test_a_retry_reads_once_what_its_run_said(world, make):
+    task = world(make())
+    task.try_({5: "kill"})
+    if make is claims:
+        assert task.flow.says("started", run_id=True) == 200
+    assert sum("_run/" in call.name for call in task.try_().calls) == (make is claims)
+
+
 def test_a_wait(world):
     task = world(waits())
     task.try_()
