@@ -194,10 +194,9 @@ class StartRecord(TaskRecord):
         :param start: which was written
         :param before: the start before it, None if there is none
         """
-        if self.get(self._key(START, start.place)) != entry_of(start):
-            return False
-        if not before or not before.is_closed or not before.start.token:
-            return True
+        is_there = self.get(self._key(START, start.place)) == entry_of(start)
+        if not is_there or not before or not before.is_closed or not before.start.token:
+            return is_there
         return self.get(frozen_key(before.start.token)) is not None and self._is_running()
 
     def write_outcome(self, start: Start, outcome: Outcome) -> None:
