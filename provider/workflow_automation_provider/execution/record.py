@@ -44,7 +44,7 @@ class StartRecord(TaskRecord):
         super().__init__(context, name)
         self._suffix = f"/{name}" if name else ""
         # Where this execution writes its start: known once the earlier ones are read.
-        self._place = (self._ti.try_number, 0)
+        self._place: tuple[int, int]
 
     @property
     def try_number(self) -> int:
