@@ -294,13 +294,12 @@ def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str
     fields = document if isinstance(document, dict) else {}
     run_id, run_link = fields.get("run_id"), fields.get("run_link")
     text = str(run_id)
-    why = ""
     if run_id is None:
         why = "it has no run_id"
     elif type(run_id) not in (str, int) or not text.strip() or storable(text) != text:
         why = "its run_id is neither text that a database can store nor a whole number"
-    elif redact.reveals(text, key_only=True):
-        why = "its run_id contained the API key"
+    else:
+        why = "its run_id contained the API key" if redact.reveals(text, key_only=True) else ""
     if required and why:
         raise ValueError(why)
     link = run_link if type(run_link) is str and not redact.reveals(run_link) else ""

@@ -55,6 +55,13 @@ def test_what_a_retry_reads_of_its_run(world, make, lost, reads):
     assert again.result["run_id"] == ("77" if reads else task.flow.runs[0].run_id)
 
 
+def test_a_read_that_finds_nothing_hides_no_start_behind_an_earlier_one(world):
+    task, lost = struck(world, claims()), iter(["lost"])
+    task.try_(lambda call: "kill" if call.kind == "push" else None)
+    task.try_(lambda call: next(lost, None) if "_start/2/" in call.name else None)
+    assert (task.state, triggers(task)) == ("success", 2)
+
+
 def test_a_wait(world):
     task = world(waits())
     task.try_()
@@ -127,19 +134,20 @@ def test_one_read_that_finds_nothing_starts_no_second_run_beside_the_first(world
 
 
 def test_a_person_s_run_is_written_with_the_start_that_gave_out_its_token(world):
-    task = world(waits(retries=4))
+    task = world(waits(retries=5))
+    task.kill_at(0)
     task.faults.add("drop_after", times=2)
     task.until_end()
     run = task.flow.runs[0].run_id
-    for place in ("2/0", "3/0"):
+    for place in ("3/0", "4/0"):
         task.enter(run)
         task.clear()
         task.try_()
         assert task.state == "awaiting_input"
         (gave, *_), taken = entries(task, START).values(), entries(task, START)[place]
-        assert (taken["run"], taken["giver"], taken["token"]) == ({"run_id": run}, [1, 0], gave["token"])
+        assert (taken["run"], taken["giver"], taken["token"]) == ({"run_id": run}, [2, 0], gave["token"])
         assert (taken["conn_id"], "run" in gave) == (gave["conn_id"], False)
-        assert f"{START}1/0" in [call.name for call in calls(task.last, kinds=["set"])]
+        assert f"{START}2/0" in [call.name for call in calls(task.last, kinds=["set"])]
         assert ENTERED not in task.rows.entries
         task.mark("failed")
     assert triggers(task) == 1
