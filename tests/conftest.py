@@ -67,8 +67,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Of two processes of pytest-xdist, only the first then starts one: the other takes over what comes last.
     """
     quick_first = "MUTANT_UNDER_TEST" in os.environ  # mutation testing ends at the first test that fails
-    needing = {"airflow_home", "dag", "world"}
-    items.sort(key=lambda item: quick_first is bool(needing & {*getattr(item, "fixturenames", ())}))
+    slow = {"airflow_home", "dag", "world"}
+    items.sort(key=lambda item: slow.isdisjoint(getattr(item, "fixturenames", ())) is not quick_first)
 
 
 @pytest.fixture(scope="session", autouse=True)

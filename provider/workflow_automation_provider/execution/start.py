@@ -204,10 +204,10 @@ class RunStarter:
             )
         text = _sentence(facts.text)
         closed = _CLOSED if facts.is_closed else ""
-        if decision is Decision.DOUBT:
-            return OutcomeUnknownError(text, consequence=_LOOK, next_step=closed)
-        reason = facts.outcome.reason if facts.outcome else ""
-        return UnidentifiedError(reason, consequence=f"{text} {_LOOK}", next_step=closed)
+        error: WorkflowAutomationError = OutcomeUnknownError(text, consequence=_LOOK)
+        if facts.outcome and decision is Decision.UNIDENTIFIED:
+            error = UnidentifiedError(facts.outcome.reason, consequence=f"{text} {_LOOK}")
+        return error.with_facts(next_step=closed)
 
     def _log_earlier(self, facts: Facts) -> None:
         """Say why another run is started, where an earlier try may have started one."""
