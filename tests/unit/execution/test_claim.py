@@ -103,10 +103,10 @@ class TestDoubt:
         assert ("could not be settled" in task.last.log) is bool(what)
         assert (task.last.error.code, "next try" in task.last.said) == ("start-unknown", False)
 
-    def test_a_wait_for_a_claim_lasts_as_long_as_asked(self, world):
-        task = struck(world, claims(claim_timeout=timedelta(seconds=1)))
-        assert task.last.late_by > 0
-        assert "Waiting up to" in task.last.log
+    @pytest.mark.parametrize("make", [claims, waits])
+    def test_a_wait_for_a_claim_lasts_as_long_as_asked(self, world, make):
+        task = struck(world, make(claim_timeout=timedelta(seconds=1)))
+        assert (task.last.late_by > 0) is ("Waiting up to" in task.last.log) is (make is claims)
 
 
 class TestNothing:
