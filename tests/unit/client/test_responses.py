@@ -289,7 +289,8 @@ def test_a_run_id_is_needed_by_path_only(body, why):
 
 @pytest.mark.parametrize("run_id", [" a ", -7, 9007199254740993, 2**70])
 def test_run_id_is_kept_digit_for_digit(run_id):
-    assert run_of({"run_id": run_id}).run_id == str(run_id)
+    run = run_of({"run_id": run_id, "run_link": "https://x.example/7"})
+    assert (run.run_id, run.run_link) == (str(run_id), "https://x.example/7")
 
 
 @given(st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False))
