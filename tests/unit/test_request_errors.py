@@ -101,6 +101,8 @@ def test_words():
         for error in errors()
     ]
     golden.check("request_errors.txt", texts)
+    assert "http://" in lost("key", httpcore.ConnectError("RECORD_LAYER_FAILURE")).next_step
+    assert ": ValueError." in lost("key", ValueError()).message
 
 
 def test_the_page_has_the_statuses_of_each_code():

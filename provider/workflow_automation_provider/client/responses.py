@@ -319,7 +319,7 @@ def _words(response: Response, redact: Redactor) -> str:
     text, kind = response.body.decode(errors="replace"), _media_type(response)
     is_shown = "\ufffd" not in text and (kind in ("", "text/plain") or kind.endswith("json"))
     try:
-        document = json.loads(text, parse_int=str)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         document = None
         is_shown = is_shown and not _MARKUP.search(text)
@@ -340,7 +340,7 @@ def _quote(response: Response, redact: Redactor) -> str:
 
 
 def no_response(
-    request: Request, error: Exception, progress: SendProgress, redact: Redactor, via: str = ""
+    request: Request, error: Exception, progress: SendProgress, redact: Redactor, via: str
 ) -> WorkflowAutomationError:
     """
     Return the exception of a request without a response: not sent, or of unknown outcome.
@@ -394,7 +394,7 @@ def described(error: Exception, redact: Redactor) -> str:
         case httpcore.TimeoutException():
             return "it took longer than the connection's timeout"
     # h11 quotes an invalid header in its errors, and the service may have put the key into one.
-    text = redact.text(str(error)).strip().rstrip(".")
+    text = redact.text(str(error)).strip().removesuffix(".")
     if _is_of_network(error):
         return text or "the connection failed"
     kind = type(error).__name__

@@ -57,7 +57,7 @@ def outcome_of(operation, response, *, key=KEY, secrets=()):
 
 def run_of(body, *, operation=BY_PATH, **redacted):
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
-    run = outcome_of(operation, Response(201, {}, body), **redacted)
+    run = outcome_of(operation, Response(201, {"content-encoding": "identity"}, body), **redacted)
     assert type(run) is Run, run
     return run
 

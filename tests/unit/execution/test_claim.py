@@ -214,7 +214,6 @@ class TestEntered:
         assert task.last.result["run_link"] == "http://there/7"
 
     def test_that_is_told_to_stop_meanwhile_is_not_the_task_s(self, world):
-        """Also where the first look finds nothing."""
         task, told = struck(world, claims()), []
         task.mark("failed")
         task.enter(task.flow.runs[0].run_id)
