@@ -214,7 +214,7 @@ class TestEntered:
         assert task.last.result["run_link"] == "http://there/7"
 
     def test_that_is_told_to_stop_meanwhile_is_not_the_task_s(self, world):
-        task, told = struck(world, claims()), []
+        task, told = struck(world, claims()), list[int]()
         task.mark("failed")
         task.enter(task.flow.runs[0].run_id)
         task.clear()
