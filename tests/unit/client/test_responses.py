@@ -155,6 +155,7 @@ def test_where_a_redirect_points_to(status, headers, shown):
         ("0", 0),
         ("9" * 10_000, 604800),
         ("Sun, 06 Nov 1994 08:49:37 GMT", 7),
+        ("Sun, 06 Nov 1994 08:49:37 -0000", 7),
         ("Sun, 06 Nov 1994 08:49:00 GMT", 0),
         ("Sun, 06 Nov 1994 09:49:37 +0100", 7),
         ("", None),
@@ -290,7 +291,7 @@ def test_a_run_id_is_needed_by_path_only(body, why):
 @pytest.mark.parametrize("run_id", [" a ", -7, 9007199254740993, 2**70])
 def test_run_id_is_kept_digit_for_digit(run_id):
     run = run_of({"run_id": run_id, "run_link": "https://x.example/7"})
-    assert (run.run_id, run.run_link) == (str(run_id), "https://x.example/7")
+    assert (run.run_id, run.run_link, run.flow_id) == (str(run_id), "https://x.example/7", "demo-flow")
 
 
 @given(st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False))
