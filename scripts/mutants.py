@@ -33,11 +33,11 @@ EXPLANATIONS = PROJECT / "tests" / "mutants.toml"
 
 # Files of the package, and the tests below tests/unit that must notice every change to them.
 GROUPS = {
-    "client/responses.py client/redaction.py": "client test_request_errors.py",
+    "client/responses.py client/redaction.py": "client test_promise.py test_request_errors.py",
     "execution/ledger.py execution/record.py execution/start.py execution/store.py execution/wait.py": """
         execution/test_claim.py execution/test_ledger.py execution/test_record.py execution/test_start.py
-        execution/test_wait.py execution/test_words.py notifications operators/test_flows_*.py test_every_kill.py
-        test_promise_runs.py
+        execution/test_wait.py execution/test_words.py notifications operators/test_asset_events.py
+        operators/test_flows_*.py test_every_kill.py test_promise_runs.py
     """,
     "execution/retry.py": "execution/test_retry.py",
     "execution/upload.py": """

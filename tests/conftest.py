@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import shutil
@@ -46,6 +47,8 @@ os.environ |= {
     "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _DATABASE,
 }
 (_HOME / "dags").mkdir()
+# Not when pytest ends: in mutation testing, it runs again and again in one process and its forks, with this one Airflow.
+atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
 
 pytest_plugins = ["workflow_automation_provider.testing.pytest_plugin"]
 
@@ -63,11 +66,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Of two processes of pytest-xdist, only the first then starts one: the other takes over what comes last.
     """
-    items.sort(key=lambda item: not {"airflow_home", "dag", "world"} & {*getattr(item, "fixturenames", ())})
-
-
-def pytest_unconfigure() -> None:
-    shutil.rmtree(_HOME, ignore_errors=True)
+    quick_first = "MUTANT_UNDER_TEST" in os.environ  # mutation testing ends at the first test that fails
+    slow = {"airflow_home", "dag", "world"}
+    items.sort(key=lambda item: slow.isdisjoint(getattr(item, "fixturenames", ())) is not quick_first)
 
 
 @pytest.fixture(scope="session", autouse=True)

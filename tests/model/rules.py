@@ -87,7 +87,7 @@ class Rules:
         asked = ledger.Asked(max_tries, on_unknown_start=self.policy, replaces_failed=again)
         return ledger.decide(known.facts(), asked, None if entered == NOBODY else run_id(entered))
 
-    def _why_not(self, run: int, last: Known, others: tuple[Known, ...]) -> str:
+    def _why_not(self, run: int, last: Known, others: tuple[Known, ...]) -> str | None:
         """Ask the ledger whether the task can continue with a run that a person entered."""
         spoken = numbered(last.spoken)
         if "enter-refused" in self.on:
@@ -95,7 +95,7 @@ class Rules:
         if "enter-ended" in self.on:
             last = last._replace(spoken=number_of(spoken._replace(end=None)))
         if "enter-other" in self.on and not spoken.stopped:
-            return ""
+            return None
         return ledger.why_not(run_id(run), last.facts(), [*filter(None, (other.facts() for other in others))])
 
     def _endpoint_decides(

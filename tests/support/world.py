@@ -243,6 +243,8 @@ class World:
         dag_run = self.rows.dag_run
         names = ("id", "task_id", "dag_id", "run_id", "map_index", "try_number", "max_tries")
         regions = {"region_id", "region_index"} & set(dir(row))
+        own = {"dag_id": row.dag_id, "map_index": row.map_index}
+        own |= {"task_ids": [row.task_id], "run_ids": [row.run_id]}
 
         def push(key: str, value: Any) -> None:
             process.call("push", key, lambda: self._push(process, key, value))
@@ -251,8 +253,8 @@ class World:
             **{name: getattr(row, name) for name in (*names, *regions)},
             task=operator,
             xcom_push=push,
-            get_task_states=lambda **_: process.call(
-                "states", "", lambda: {row.run_id: {row.task_id: self.state}}, lost=dict
+            get_task_states=lambda **of: process.call(
+                "states", "", lambda: {row.run_id: {row.task_id: self.state}} if of == own else {}, lost=dict
             ),
             _ti_context_from_server=SimpleNamespace(next_method=row.next_method),
         )

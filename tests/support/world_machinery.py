@@ -158,6 +158,7 @@ class Machinery:
             words = (
                 event["event"] % event["positional_args"] if event.get("positional_args") else event["event"]
             )
+            assert not {"None", "None.", "%s", "%d"} & {*words.split()}, words
             error = event.get("exc_info")
             text = "".join(traceback.format_exception(sys.exception())) if error and sys.exception() else ""
             self.log(f"{words}\n{text}")

@@ -45,15 +45,14 @@ def failure(response: Response, request: Request, declared: tuple[int, ...] = ()
 
 def responses_of(row: Row) -> Iterator[tuple[Response, Request, tuple[int, ...]]]:
     """Yield responses that a row may be the one for, one for each of its operations and statuses."""
-    statuses = {"any": "403 500", "2xx": "201", "3xx": "307", "4xx": "409"}.get(row.statuses, row.statuses)
+    statuses = {"any": "403 500", "2xx": "201", "3xx": "307", "4xx": "499"}.get(row.statuses, row.statuses)
     for operation, status in itertools.product(
         (row.operations or "path key upload").split(), statuses.split()
     ):
         headers = {"location": "https://new.example/é"} if status[0] == "3" else {}
         if "Retry-After" in row.facts:
             headers["retry-after"] = "17"
-        if "page" in row.facts:
-            headers["content-type"] = "text/html"
+        headers["content-type"] = "text/html" if "page" in row.facts else "text/plain"
         declared = (int(status),) if "declared" in row.facts else ()
         body = b"<p>No such luck.</p>" if "page" in row.facts else b"No such luck."
         response = Response(int(status), headers, body, early="early" in row.facts)
@@ -102,6 +101,8 @@ def test_words():
         for error in errors()
     ]
     golden.check("request_errors.txt", texts)
+    assert "http://" in lost("key", httpcore.ConnectError("RECORD_LAYER_FAILURE")).next_step
+    assert ": ValueError." in lost("key", ValueError()).message
 
 
 def test_the_page_has_the_statuses_of_each_code():

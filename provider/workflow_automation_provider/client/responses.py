@@ -297,18 +297,16 @@ def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str
     fields = document if isinstance(document, dict) else {}
     run_id, run_link = fields.get("run_id"), fields.get("run_link")
     text = str(run_id)
-    why = ""
     if run_id is None:
         why = "it has no run_id"
     elif type(run_id) not in (str, int) or not text.strip() or storable(text) != text:
         why = "its run_id is neither text that a database can store nor a whole number"
-    elif redact.reveals(text, key_only=True):
-        why = "its run_id contained the API key"
+    else:
+        why = "its run_id contained the API key" if redact.reveals(text, key_only=True) else ""
     if required and why:
         raise ValueError(why)
-    if type(run_link) is not str or redact.reveals(run_link):
-        run_link = None
-    return None if why else text, storable(run_link) or None
+    link = run_link if type(run_link) is str and not redact.reveals(run_link) else ""
+    return None if why else text, storable(link) or None
 
 
 def _words(response: Response, redact: Redactor) -> str:
@@ -324,7 +322,7 @@ def _words(response: Response, redact: Redactor) -> str:
     text, kind = response.body.decode(errors="replace"), _media_type(response)
     is_shown = "\ufffd" not in text and (kind in ("", "text/plain") or kind.endswith("json"))
     try:
-        document = json.loads(text, parse_int=str)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         document = None
         is_shown = is_shown and not _MARKUP.search(text)
@@ -345,7 +343,7 @@ def _quote(response: Response, redact: Redactor) -> str:
 
 
 def no_response(
-    request: Request, error: Exception, progress: SendProgress, redact: Redactor, via: str = ""
+    request: Request, error: Exception, progress: SendProgress, redact: Redactor, via: str
 ) -> WorkflowAutomationError:
     """
     Return the exception of a request without a response: not sent, or of unknown outcome.
@@ -399,7 +397,7 @@ def described(error: Exception, redact: Redactor) -> str:
         case httpcore.TimeoutException():
             return "it took longer than the connection's timeout"
     # h11 quotes an invalid header in its errors, and the service may have put the key into one.
-    text = redact.text(str(error)).strip().rstrip(".")
+    text = redact.text(str(error)).strip().removesuffix(".")
     if _is_of_network(error):
         return text or "the connection failed"
     kind = type(error).__name__

@@ -52,7 +52,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from workflow_automation_provider.client.checks import one_line
@@ -112,7 +112,7 @@ def run_result(
 def entry_of(what: Start | Outcome | Spoken | Claim | End) -> dict[str, Any]:
     """Return the entry to store, as JSON values: without defaults, and without what its key says."""
     defaults = {**what._field_defaults, "try_number": what[0], "number": what[1]}
-    return {name: _json(value) for name, value in what._asdict().items() if value != defaults.get(name, ...)}
+    return {name: _json(value) for name, value in what._asdict().items() if value != defaults.get(name)}
 
 
 def _json(value: Any) -> Any:
@@ -162,20 +162,13 @@ class Start(NamedTuple):
     earlier: str = ""
 
     @classmethod
-    def of(cls, place: tuple[int, int], entry: Mapping[str, Any]) -> Start:
-        """Return the start of an entry; if a person has damaged the entry, only its place is known."""
+    def of(cls, place: tuple[int, int], entry: Mapping[str, Any]) -> Start | None:
+        """Return the start of an entry, None if a person has damaged the entry."""
         try_number, number = place
         try:
             return cls(try_number=try_number, number=number, **_read(cls, entry))
         except (AttributeError, TypeError, ValueError):
-            return cls(
-                try_number=try_number, number=number, at=datetime.min.replace(tzinfo=UTC), max_tries=-1
-            )
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether its entry cannot be read."""
-        return self.max_tries < 0
+            return None
 
     @property
     def place(self) -> tuple[int, int]:
@@ -261,7 +254,7 @@ NOTHING_SAID = Spoken()
 
 def _time(text: str) -> datetime:
     if (at := datetime.fromisoformat(text)).tzinfo is None:
-        raise ValueError("It has no time zone.")
+        raise ValueError  # it has no time zone
     return at
 
 
@@ -376,7 +369,7 @@ def decide(facts: Facts | None, asked: Asked, entered: str | None = None) -> Dec
         return Decision.SEND
     if asked.replaces_failed and spoken.end and spoken.end.status == "failed":
         return Decision.SEND
-    kind = outcome.kind if outcome else "unknown"
+    kind = outcome and outcome.kind
     if start.run or spoken.has_begun or (kind == "run" and not last.is_frozen):
         return Decision.RETURN
     if start.token and not last.is_closed:
@@ -390,15 +383,15 @@ def decide(facts: Facts | None, asked: Asked, entered: str | None = None) -> Dec
     return Decision.DOUBT
 
 
-def why_not(run_id: str, last: Facts | None, others: Sequence[Facts]) -> str:
+def why_not(run_id: str, last: Facts | None, others: Sequence[Facts]) -> str | None:
     """
-    Return why a task cannot continue with the run that a person entered, empty if it can.
+    Return why a task cannot continue with the run that a person entered, None if it can.
 
     :param last: what is known of the last start, None if there is none
     :param others: what is known of all starts before it
     """
     if last is None or last.start.token is None:
-        return ""
+        return None
     if last.spoken.stopped:
         return "the run of the last start was told to stop"
     if run_id in last.spoken.refused:
@@ -406,9 +399,9 @@ def why_not(run_id: str, last: Facts | None, others: Sequence[Facts]) -> str:
     if last.spoken.run_ids - {run_id}:
         return "another run has the task"
     if run_id in last.known:
-        return ""
+        return None
     if not last.is_unknown:
         return "it is not that of the last start"
     if any(other.is_unknown or run_id in other.known for other in others):
         return "it may be that of an earlier start, which can no longer go on"
-    return ""
+    return None

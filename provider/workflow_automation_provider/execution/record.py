@@ -44,7 +44,7 @@ class StartRecord(TaskRecord):
         super().__init__(context, name)
         self._suffix = f"/{name}" if name else ""
         # Where this execution writes its start: known once the earlier ones are read.
-        self._place = (self._ti.try_number, 0)
+        self._place: tuple[int, int]
 
     @property
     def try_number(self) -> int:
@@ -142,8 +142,8 @@ class StartRecord(TaskRecord):
         starts, get = list[Start](), self.get
         while (entry := get(key := self._key(START, (try_number, len(starts))))) is not None:
             get = self.get_twice  # after a first one, no probe tells that there is no other
-            starts.append(Start.of((try_number, len(starts)), entry))
-            if starts[-1].is_damaged:
+            start = Start.of((try_number, len(starts)), entry)
+            if start is None:
                 raise InvalidRequestError(
                     f"The entry {key} in the task's state store was changed, and says no longer what try {try_number} did.",
                     next_step=(
@@ -151,6 +151,7 @@ class StartRecord(TaskRecord):
                         "Storage and clear the task."
                     ),
                 )
+            starts.append(start)
         if try_number == self._ti.try_number:
             self._place = (try_number, len(starts))
         return starts
@@ -193,10 +194,9 @@ class StartRecord(TaskRecord):
         :param start: the start that was written
         :param before: the start before it, None if there is none
         """
-        if self.get(self._key(START, start.place)) != entry_of(start):
-            return False
-        if not before or not before.is_closed or not before.start.token:
-            return True
+        is_there = self.get(self._key(START, start.place)) == entry_of(start)
+        if not is_there or not before or not before.is_closed or not before.start.token:
+            return is_there
         return self.get(frozen_key(before.start.token)) is not None and self._is_running()
 
     def write_outcome(self, start: Start, outcome: Outcome) -> None:
@@ -214,7 +214,7 @@ class StartRecord(TaskRecord):
         self.set(frozen_key(start.token), {"at": datetime.now(UTC).isoformat()})
         self._write_again(start)
         spoken = self.spoken(start.token, twice=True)
-        return Facts(start=start, outcome=facts.outcome, spoken=spoken, is_frozen=True, is_closed=True)
+        return facts._replace(spoken=spoken, is_frozen=True, is_closed=True)
 
     def enter(self, run: RunResult, last: Facts | None, *, waits: bool) -> Facts:
         """Record that the task continues with the run that a person entered, and return what is known of it now."""
@@ -240,8 +240,7 @@ class StartRecord(TaskRecord):
         place = start.giver or start.place
         key = self._key(START, place)
         entry = self.get_twice(key) if start.giver else entry_of(start)
-        if entry is None:
-            raise RuntimeError(f"Airflow's task state store has lost the entry {key}.")
+        assert entry is not None, f"Airflow's task state store has lost the entry {key}."  # noqa: S101
         self.set(key, entry)
 
     def _is_running(self) -> bool:
@@ -250,7 +249,7 @@ class StartRecord(TaskRecord):
         states: Mapping[str, Mapping[str, str]] = ti.get_task_states(
             dag_id=ti.dag_id, map_index=ti.map_index, task_ids=[ti.task_id], run_ids=[ti.run_id]
         )
-        return {*states.get(ti.run_id, {}).values()} == {"running"}
+        return {state for found in states.values() for state in found.values()} == {"running"}
 
     def _key(self, kind: str, place: tuple[int, int]) -> str:
         return f"{kind}{place[0]}/{place[1]}{self._suffix}"

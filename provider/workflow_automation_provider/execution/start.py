@@ -147,12 +147,11 @@ class RunStarter:
 
     def _enter(self, run: RunResult, last: Facts | None) -> RunResult:
         """Continue with the run that a person entered, if it may be that of the last start."""
-        reason = ""
         if last and last.start.token:
             _, *others = self._record.all_starts()
             reason = why_not(run["run_id"], last, others)
-        elif self._waits:
-            reason = "nobody can tell its end, since it was given no URL"
+        else:
+            reason = "nobody can tell its end, since it was given no URL" if self._waits else None
         if reason:
             raise not_continued(run["run_id"], reason)
         self._log.info(
@@ -204,10 +203,10 @@ class RunStarter:
             )
         text = _sentence(facts.text)
         closed = _CLOSED if facts.is_closed else ""
-        if decision is Decision.DOUBT:
-            return OutcomeUnknownError(text, consequence=_LOOK, next_step=closed)
-        reason = facts.outcome.reason if facts.outcome else ""
-        return UnidentifiedError(reason, consequence=f"{text} {_LOOK}", next_step=closed)
+        error: WorkflowAutomationError = OutcomeUnknownError(text, consequence=_LOOK)
+        if facts.outcome and decision is Decision.UNIDENTIFIED:
+            error = UnidentifiedError(facts.outcome.reason, consequence=f"{text} {_LOOK}")
+        return error.with_facts(next_step=closed)
 
     def _log_earlier(self, facts: Facts) -> None:
         """Log why another run is started, where an earlier try may have started one."""
@@ -368,8 +367,7 @@ class RunStarter:
         waited = f"No run claimed this start within claim_timeout ({self._claim_timeout})."
         if not facts.is_closed:
             raise error.with_facts(next_step=f"{waited} One still can: wait for the next try.")
-        revoked = Code.START_REVOKED
-        raise error.with_facts(code=revoked, consequence=revoked.consequence, next_step=waited)
+        raise error.with_facts(code=Code.START_REVOKED, consequence=None, next_step=waited)
 
     def _write_outcome(self, kind: Literal["run", "nothing", "unidentified"], **fields: Any) -> Outcome:
         """Record the outcome of the request. A failure is only logged: the request has had its effect."""

@@ -185,7 +185,7 @@ def _tell_batch(run: Conversation, entry: Mapping[str, Any]) -> None:
 def _tell_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str]) -> None:
     """Fill in what the entries of a start tell."""
     start = Start.of(place_of(key), entries[key[0]])
-    if start.is_damaged:
+    if start is None:
         return
     said, word, frozen = (
         {**entries.get(of(start.token), {})} if start.token else {} for of in (run_key, word_key, frozen_key)

@@ -160,13 +160,13 @@ def _look(session: Session, ti: TaskInstance, digest: str) -> tuple[str, Seen] |
     query = select(Store.key, Store.value).filter_by(**_place(ti))
     query = query.where(or_(said, Store.key.startswith(START, autoescape=True)))
     entries = {entry.key: json_object(entry.value) or {} for entry in session.execute(query)}
-    starts = [
+    found = [
         Start.of(place_of(place), value)
         for key, value in entries.items()
         # A start by name has no token.
         if (place := START_KEY.fullmatch(key)) and place[3] is None
     ]
-    if any(start.is_damaged for start in starts):
+    if len(starts := [start for start in found if start]) < len(found):
         raise UnavailableError("an entry of a start was changed")
     giver = next((start for start in starts if start.token == digest and start.run is None), None)
     if giver is None:

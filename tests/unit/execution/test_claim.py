@@ -9,13 +9,19 @@ import pytest
 from workflow_automation_provider.exceptions import BusyError, NotSentError, RejectedError, UnidentifiedError
 from workflow_automation_provider.execution.ledger import ENTERED
 
-from ..starts import after_sending, before, claims, entries, struck, triggers, waits
+from ..starts import after_sending, before, claims, entries, struck, trigger, triggers, waits
 
 STOPPED = "claims its start from now on is told to stop"
 
 
 def asks(task, run=-1, **said):
     return task.flow.says("started", run, **{"run_id": True, **said})
+
+
+def asks_before(task, entry, told):
+    """Have the run ask before an entry is written, and Airflow lose the next read."""
+    lost, asked = iter(["lost"]), before("set", entry, lambda: told.append(asks(task)))
+    return lambda call: asked(call) or (next(lost, None) if told and call.kind == "get" else None)
 
 
 class TestDoubt:
@@ -53,8 +59,8 @@ class TestDoubt:
     @pytest.mark.parametrize("when", ["frozen", "start/1/0"])
     def test_a_claim_before_it_is_closed_counts(self, world, when):
         task = struck(world, claims())
-        told = []
-        task.try_(before("set", f"workflow_automation_{when}", lambda: told.append(asks(task))))
+        told: list[int] = []
+        task.try_(asks_before(task, f"workflow_automation_{when}", told))
         # Once it is frozen, the run is to ask again.
         if when == "frozen":
             assert (told, triggers(task)) == ([200], 1)
@@ -62,6 +68,16 @@ class TestDoubt:
         else:
             assert (told, triggers(task)) == ([503], 2)
             assert [asks(task, run) for run in (0, 1)] == [404, 200]
+
+    def test_a_response_that_is_recorded_once_it_is_closed_does_not_count(self, world):
+        task = struck(world, claims())
+        task.try_(
+            lambda call: "kill after" if (call.kind, "_frozen/" in call.name) == ("set", True) else None
+        )
+        outcome = {"kind": "run", "at": "2026-01-01T00:00:00+00:00", "run": {"run_id": "1001"}}
+        task.rows.enter("workflow_automation_outcome/1/0", outcome)
+        task.try_()
+        assert [asks(task, run) for run in (0, 1)] == [404, 200]
 
     @pytest.mark.parametrize(
         ("policy", "retries", "at", "code", "is_closed"),
@@ -81,16 +97,16 @@ class TestDoubt:
         assert (error.code, STOPPED in str(error)) == (code, is_closed)
         assert (asks(task), triggers(task)) == (404 if is_closed else 200, 1)
 
-    @pytest.mark.parametrize("what", ["lost", "fail after"])
-    def test_a_close_that_fails_leaves_the_doubt(self, world, what):
-        task = struck(world, claims(retries=0), at=lambda call: what if "_frozen/" in call.name else None)
-        assert "could not be settled" in task.last.log
-        assert task.last.error.code == "start-unknown"
+    @pytest.mark.parametrize(("make", "what"), [(claims, "lost"), (claims, "fail after"), (trigger, None)])
+    def test_a_close_that_fails_leaves_the_doubt(self, world, make, what):
+        task = struck(world, make(retries=0), at=lambda call: what if "_frozen/" in call.name else None)
+        assert ("could not be settled" in task.last.log) is bool(what)
+        assert (task.last.error.code, "next try" in task.last.said) == ("start-unknown", False)
 
-    def test_a_wait_for_a_claim_lasts_as_long_as_asked(self, world):
-        task = struck(world, claims(claim_timeout=timedelta(seconds=1)))
-        assert task.last.late_by > 0
-        assert "Waiting up to" in task.last.log
+    @pytest.mark.parametrize("make", [claims, waits])
+    def test_a_wait_for_a_claim_lasts_as_long_as_asked(self, world, make):
+        task = struck(world, make(claim_timeout=timedelta(seconds=1)))
+        assert (task.last.late_by > 0) is ("Waiting up to" in task.last.log) is (make is claims)
 
 
 class TestNothing:
@@ -105,12 +121,13 @@ class TestNothing:
         ],
     )
     def test_is_no_doubt(self, world, fault, extra, error):
-        task = struck(world, claims(), fault=fault, **extra)
+        task = struck(world, waits(), fault=fault, **extra)
         assert isinstance(task.last.error, error)
         (outcome,) = entries(task, "workflow_automation_outcome/").values()
         assert outcome["kind"] == "nothing"
         if fault == "busy":
-            assert task.try_().result["run_id"] == task.flow.runs[0].run_id
+            task.try_()
+            assert (task.state, len(task.flow.runs)) == ("awaiting_input", 1)
 
     @pytest.mark.parametrize(
         ("when", "nth", "told"), [("outcome/", 0, 200), ("frozen/", 0, 200), ("start/1/0", 1, 503)]
@@ -193,11 +210,22 @@ class TestEntered:
         assert "rows lost" in task.last.said
 
     def test_that_is_left_does_not_matter_to_a_retry(self, world):
-        """The task died before it deleted the entry."""
-        task = struck(world, waits())
+        """The task died before it deleted the entry; the first look of the retry finds nothing."""
+        task, lost = struck(world, claims()), iter(["lost"])
         task.enter(task.flow.runs[0].run_id)
         task.clear()
         task.try_(lambda call: "kill" if call.kind == "delete" else None)
-        assert task.last.is_dead
-        task.try_()
-        assert (task.state, ENTERED in task.rows.entries, triggers(task)) == ("awaiting_input", False, 1)
+        assert (task.last.is_dead, asks(task, run_link="http://there/7")) == (True, 200)
+        task.try_(lambda call: next(lost, None) if "_run/" in call.name else None)
+        assert (task.state, ENTERED in task.rows.entries, triggers(task)) == ("success", False, 1)
+        assert task.last.result["run_link"] == "http://there/7"
+
+    def test_that_is_told_to_stop_meanwhile_is_not_the_task_s(self, world):
+        task, told = struck(world, claims()), list[int]()
+        task.mark("failed")
+        task.enter(task.flow.runs[0].run_id)
+        task.clear()
+
+        task.try_(asks_before(task, "workflow_automation_start/2/0", told))
+        assert (task.state, triggers(task), told) == ("failed", 1, [404])
+        assert "told to stop" in str(task.last.error)

@@ -43,6 +43,25 @@ def test_a_retry_returns_a_claimed_run_or_closes_and_sends(world, is_claimed):
     assert not any("_probe/" in call.name for call in again.calls), "the earlier try has a start"
     assert (calls(again, kinds=["set"]) == []) is is_claimed
     assert len(calls(again, kinds=["states"])) == 1 - is_claimed
+    assert all("+00:00" in entry["at"] for entry in entries(task, "workflow_automation_frozen/").values())
+
+
+@pytest.mark.parametrize(("make", "lost", "reads"), [(trigger, 0, 0), (claims, 0, 1), (claims, 1, 2)])
+def test_what_a_retry_reads_of_its_run(world, make, lost, reads):
+    task, left = world(make()), iter(["lost"] * lost)
+    task.try_({5: "kill"})
+    if make is claims:
+        assert task.flow.says("started", run_id="77") == 200
+    again = task.try_(lambda call: next(left, None) if "_run/" in call.name else None)
+    assert sum("_run/" in call.name for call in again.calls) == reads
+    assert again.result["run_id"] == ("77" if reads else task.flow.runs[0].run_id)
+
+
+def test_a_read_that_finds_nothing_hides_no_start_behind_an_earlier_one(world):
+    task, lost = struck(world, claims()), iter(["lost"])
+    task.try_(lambda call: "kill" if call.kind == "push" else None)
+    task.try_(lambda call: next(lost, None) if "_start/2/" in call.name else None)
+    assert (task.state, triggers(task)) == ("success", 2)
 
 
 def test_a_wait(world):
@@ -126,17 +145,20 @@ def test_one_read_that_finds_nothing_starts_no_second_run_beside_the_first(world
 
 
 def test_a_person_s_run_is_written_with_the_start_that_gave_out_its_token(world):
-    task = world(waits(retries=4))
+    task = world(waits(retries=5))
+    task.kill_at(0)
     task.faults.add("drop_after", times=2)
     task.until_end()
     run = task.flow.runs[0].run_id
-    for place in ("2/0", "3/0"):
+    for place in ("3/0", "4/0"):
         task.enter(run)
         task.clear()
         task.try_()
         assert task.state == "awaiting_input"
         (gave, *_), taken = entries(task, START).values(), entries(task, START)[place]
-        assert (taken["run"], taken["giver"], taken["token"]) == ({"run_id": run}, [1, 0], gave["token"])
+        assert (taken["run"], taken["giver"], taken["token"]) == ({"run_id": run}, [2, 0], gave["token"])
+        assert (taken["conn_id"], "run" in gave) == (gave["conn_id"], False)
+        assert f"{START}2/0" in [call.name for call in calls(task.last, kinds=["set"])]
         assert ENTERED not in task.rows.entries
         task.mark("failed")
     assert triggers(task) == 1

@@ -8,6 +8,7 @@ how many entries there are.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import re
@@ -63,7 +64,7 @@ def execute(*operators, **options):
     def step(tries):
         now = tries.next(**options)
         for operator in operators:
-            operator.execute(now)
+            copy.copy(operator).execute(now)  # itself is for all runs of the test in this process
 
     return step
 
