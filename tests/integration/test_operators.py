@@ -208,7 +208,9 @@ def test_a_key_that_no_start_has_is_an_error_of_the_dag():
         single = TriggerFlowOperator(task_id="first")
         with pytest.raises(ValueError, match=r"first has no 'rows'.*output\['result'\]\['rows'\]"):
             single.output["rows"]
-        decorated: Any = trigger_flow_task(task_id="decorated")(no_inputs)()
+        with pytest.raises(ValueError, match=r"first has no 'result' without wait_for_completion"):
+            single.output["result"]
+        decorated: Any = trigger_flow_task(task_id="decorated", wait_for_completion=True)(no_inputs)()
         mapped: Any = TriggerFlowOperator.partial(task_id="mapped").expand(inputs=[{}]).output
         for number, output in enumerate((decorated, mapped)):
             TriggerFlowOperator(task_id=f"whole_{number}", inputs={"a": output["result"]})

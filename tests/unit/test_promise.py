@@ -212,7 +212,7 @@ def select_failed(tmp_path, items, output):
     blocks = [block.text for block in read_code_blocks(BATCH_PAGE, "python", "Only the items that failed")]
     names: dict[str, Any] = {}
     exec(next(text for text in blocks if "select" in text), names)
-    return names["select"].function(str(batch), str(output))
+    return read_items(Path(names["select"].function(str(batch), str(output))))
 
 
 @pytest.mark.parametrize("before", [None, "an earlier result\n"])

@@ -38,7 +38,7 @@ _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz":
 # What identifies the content of an object, as fsspec's stores name it: the first that one says.
 _VERSIONS = (
     *("generation", "ETag", "etag", "VersionId", "version_id", "md5Hash", "content_md5", "sha", "hex"),
-    *("LastModified", "last_modified", "modificationTime", "modify", "created", "mtime", "updated"),
+    *("LastModified", "last_modified", "modificationTime", "modify", "mtime", "updated"),
 )
 
 # Bytes that are read and asked for at once: multiples of 3, so that base64 of each piece joins without padding.
@@ -84,6 +84,8 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
             return source.fs, source.path
         scheme, _, rest = source.partition("://")
         host, _, key = rest.partition("/")
+        if not host.isprintable():
+            raise ValueError("it has a control character before its path")
         # Without the key: of a whole URL, an object storage path drops a "?" or "#" at the end, and tabs anywhere.
         root = ObjectStoragePath(f"{scheme}://{host}/")
         return root.fs, f"{root.path.rstrip('/')}/{key.rstrip('/')}" if key else root.path
@@ -115,9 +117,8 @@ class Store:
 
     def find(self, path: str, *, is_prefix: bool) -> dict[str, _Info]:
         """Return what is below a prefix, or what a glob names, by key."""
-        magic = MAGIC.search(path)
         root, parts = path, ["**"]
-        if magic:
+        if magic := MAGIC.search(path):
             root = path[: max(path.rfind("/", 0, magic.start()), 0)]
             parts = [*path[len(root) + 1 :].split("/"), *["**"] * is_prefix]
         self._listings.append((root, None if "**" in parts else len(parts)))
@@ -142,8 +143,7 @@ class Store:
         """List files by key, so many levels deep, None for all. Cloud stores list any depth at once."""
         if depth == 1 or not self.is_cloud:
             return dict(_below(self.fs, root, depth))
-        found: dict[str, _Info] = self.fs.find(root, detail=True)
-        return found
+        return cast("dict[str, _Info]", self.fs.find(root, detail=True))
 
     def look_up(self, key: str) -> Callable[[], _Info]:
         """Begin to ask what the store says of an object, and return what waits for it."""
