@@ -24,10 +24,7 @@ from airflow.sdk import ObjectStoragePath
 from workflow_automation_provider.client import files as body
 from workflow_automation_provider.client.files import File, reason
 from workflow_automation_provider.client.redaction import without_credentials
-from workflow_automation_provider.exceptions import (
-    FileUnavailableError,
-    InvalidRequestError,
-)
+from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 
 MAGIC = re.compile(r"[*?[]")
 """What begins a wildcard."""
@@ -38,7 +35,7 @@ _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz":
 # What identifies the content of an object, as fsspec's stores name it: the first that one says.
 _VERSIONS = (
     *("generation", "ETag", "etag", "VersionId", "version_id", "md5Hash", "content_md5", "sha", "hex"),
-    *("LastModified", "last_modified", "modificationTime", "modify", "created", "mtime", "updated"),
+    *("LastModified", "last_modified", "modificationTime", "modify", "mtime", "updated"),
 )
 
 # Bytes that are read and asked for at once: multiples of 3, so that base64 of each piece joins without padding.
@@ -84,6 +81,8 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
             return source.fs, source.path
         scheme, _, rest = source.partition("://")
         host, _, key = rest.partition("/")
+        if not host.isprintable():
+            raise ValueError("it has a control character before its path")
         # Without the key: of a whole URL, an object storage path drops a "?" or "#" at the end, and tabs anywhere.
         root = ObjectStoragePath(f"{scheme}://{host}/")
         return root.fs, f"{root.path.rstrip('/')}/{key.rstrip('/')}" if key else root.path
