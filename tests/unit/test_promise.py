@@ -20,11 +20,13 @@ from code_blocks import read_code_blocks
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
+    FileUnavailableError,
     InvalidRequestError,
     OutcomeUnknownError,
     RejectedError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.hooks import stores
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.testing import DEMO_KEY, Key
@@ -107,6 +109,25 @@ class TestSFTP:
             (sftp.folder / name).write_bytes(name.encode())
         upload([sftp.url("in/*.csv"), sftp.url("in/")])
         assert [name for name, _ in sent_files(service)] == ["a.csv", "a.csv", "b.txt", "c.csv"]
+
+    @pytest.mark.parametrize("step", ["stat", "open", "read"])
+    @pytest.mark.parametrize("task", ["upload", "batch"])
+    def test_a_server_that_hangs_holds_no_task(self, request, service, sftp, monkeypatch, task, step):
+        import asyncssh
+
+        waits = iter([1.5])
+
+        def hang(*_):
+            time.sleep(next(waits, 0))
+            return b""
+
+        execute = request.getfixturevalue(task)
+        (sftp.folder / "a.jsonl").write_bytes(b"{}\n")
+        monkeypatch.setattr(stores, "_TIMEOUT", 0.5)
+        monkeypatch.setattr(asyncssh.SFTPServer, step, hang)
+        with pytest.raises(FileUnavailableError, match="TimeoutError"):
+            execute(sftp.url("a.jsonl"))
+        assert service.uploads == []
 
 
 @pytest.mark.parametrize("place", ["file", "memory", "s3"])

@@ -53,8 +53,9 @@ class Redactor:
     """
 
     def __init__(self, secrets: Iterable[str], *, key: str = "") -> None:
-        # And what is within a header's value, such as a token or a cookie.
-        parts = {part for value in secrets for part in (value, *re.split(r"^[\w-]+ |[\s;,]+", value))}
+        # And what is within a header's value, such as a token or a cookie, without the scheme and the names.
+        names = r"(?:^(?:[\w-]+ )?|[\s;,:]+)(?:[\w.-]+=(?=[^\s;,=]))?"
+        parts = {part for value in secrets for part in (value, *re.split(names, value))}
         self._key = _forms(_CALLBACK)
         self._words: list[re.Pattern[str]] = []
         self._all = self._key.union(

@@ -29,7 +29,7 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 CALLBACK_EXAMPLE = "https://airflow.example"
 """Where a service could reach Airflow."""
 
-_SECRET_HEADER_WORDS = ("auth", "cookie", "key", "passw", "secret", "token")
+_SECRET_HEADER_WORDS = ("auth", "cookie", "credential", "key", "pass", "pwd", "secret", "session", "token")
 
 _HEADER, _HEADER_VALUE = re.compile(r"[A-Za-z0-9_-]+"), re.compile(r"[ -~]*")
 

@@ -50,7 +50,6 @@ _MAX_IDLE = 1.0
 # A valid response has two short fields; one longer than this is faulty, and would only fill the memory.
 _RESPONSE_LIMIT = 1024 * 1024
 
-
 # At DEBUG level, httpcore logs the headers of responses, and errors that quote them. A service may have put the key into one, and
 # some of Airflow's executors print logs unmasked. A filter on a parent does not apply to its children, so each is listed.
 _WIRE_LOGGERS = [logging.getLogger(f"httpcore.{part}") for part in ("connection", "http11", "proxy", "socks")]
@@ -186,11 +185,11 @@ class Transport(httpx.BaseTransport):
         except IndexError:  # there is none, or another thread took it
             connection = _Connection(self._tls, self._proxy)
         connection.progress = progress
-        _in_request.set(True)
+        outer = _in_request.set(True)  # a file that is sent may be read by a request
         try:
             yield connection
         finally:
-            _in_request.set(False)
+            _in_request.reset(outer)
             # httpcore has closed what must not be used again, and opens another connection in its place. It also does so if
             # something arrived while the connection was idle.
             idle = self._idle
@@ -315,8 +314,8 @@ def tls_context(settings: Settings, base_url: str) -> ssl.SSLContext:
     """
     ca_bundle, client_cert = settings.ca_bundle, settings.client_cert
     if ca_bundle:
-        cafile, capath = (None, ca_bundle) if Path(ca_bundle).is_dir() else (ca_bundle, None)
-        try:
+        try:  # a whole pasted file is too long for a path
+            cafile, capath = (None, ca_bundle) if Path(ca_bundle).is_dir() else (ca_bundle, None)
             context = ssl.create_default_context(cafile=cafile, capath=capath)
         except (OSError, ValueError) as error:
             raise InvalidRequestError(

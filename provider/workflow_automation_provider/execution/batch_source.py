@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -30,7 +31,7 @@ from workflow_automation_provider.client.files import reason
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.hooks.stores import stored_at
+from workflow_automation_provider.hooks.stores import in_time, pieces, stored_at
 
 Batch = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | ObjectStoragePath
 """``inputs`` objects; or the path or URL of a JSON Lines file with one of them in each line."""
@@ -46,9 +47,6 @@ MAX_LINE = 4 * 1024**2
 
 # Object stores read ahead in blocks of this size, instead of their default of tens of megabytes.
 _BLOCK = 4 * 1024 * 1024
-
-# How many bytes of a file are read at once.
-_PIECE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +175,15 @@ class BatchSource:
             fs, key = _stored("batch", self._batch)
             fs.invalidate_cache()  # what an earlier task wrote may have been replaced
             # S3 opens a folder as an empty file.
-            if fs.isdir(key):
+            if in_time(fs.isdir, key):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            with fs.open(key, "rb", block_size=_BLOCK) as file:
-                rest = b""
-                while piece := file.read(_PIECE):
-                    *lines, rest = (rest + piece).split(b"\n")
-                    yield from lines
-                    if len(rest) > MAX_LINE:
-                        break
-                yield rest
+            rest = b""
+            for piece in pieces(functools.partial(fs.open, key, "rb", block_size=_BLOCK)):
+                *lines, rest = (rest + piece).split(b"\n")
+                yield from lines
+                if len(rest) > MAX_LINE:
+                    break
+            yield rest
         except InvalidRequestError:
             raise
         except Exception as error:  # object stores raise all kinds of exceptions

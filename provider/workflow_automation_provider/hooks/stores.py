@@ -14,7 +14,7 @@ import mimetypes
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -24,10 +24,7 @@ from airflow.sdk import ObjectStoragePath
 from workflow_automation_provider.client import files as body
 from workflow_automation_provider.client.files import File, reason
 from workflow_automation_provider.client.redaction import without_credentials
-from workflow_automation_provider.exceptions import (
-    FileUnavailableError,
-    InvalidRequestError,
-)
+from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 
 MAGIC = re.compile(r"[*?[]")
 """What begins a wildcard."""
@@ -49,11 +46,8 @@ _BLOCK = 4 * _PIECE
 _AHEAD = 3 * _BLOCK
 _AT_ONCE = 32
 
-# Seconds that the client of a store may take for a request, with its own retries.
-_TIMEOUT = 300.0
-
-# Keys in a page of a listing.
-_PAGE = 1000
+# Seconds that the client of a store may take for a request, with its own retries, and keys in a page of a listing.
+_TIMEOUT, _PAGE = 300.0, 1000
 
 _Info = Mapping[str, Any]
 
@@ -95,6 +89,11 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
             f"({reason(error)}): check its scheme, which cannot be http, https or ftp, and that the provider of the store is "
             "installed."
         ) from None
+
+
+def in_time(call: Callable[..., Any], *args: Any) -> Any:
+    """Call a method of a store that may have no timeout of its own."""
+    return ThreadPoolExecutor(1).submit(call, *args).result(_TIMEOUT)  # no thread waits for one that hangs
 
 
 class Store:
@@ -148,7 +147,7 @@ class Store:
     def look_up(self, key: str) -> Callable[[], _Info]:
         """Begin to ask what the store says of an object, and return what waits for it."""
         if not self.is_cloud:
-            return functools.partial(self.fs.info, key)
+            return functools.partial(in_time, self.fs.info, key)
 
         async def look() -> _Info:
             async with self._free, asyncio.timeout(_TIMEOUT):
@@ -182,7 +181,7 @@ class Store:
 
 def _below(fs: Any, folder: str, depth: int | None) -> Iterator[tuple[str, _Info]]:
     """Yield the files below a folder: fsspec's own walk leaves out what it cannot list."""
-    for info in fs.ls(folder, detail=True):
+    for info in in_time(functools.partial(fs.ls, folder, detail=True)):
         path = info["name"].rstrip("/")
         if info["type"] != "directory":
             yield info["name"], info
@@ -248,7 +247,7 @@ def _readable(name: str, source: object) -> Iterator[None]:
 
 def _stored_file(store: Store, key: str, info: _Info) -> File:
     if info["type"] == "link":  # as SFTP servers list it
-        info = store.fs.info(key)
+        info = in_time(store.fs.info, key)
     version = next(((field, str(info[field])) for field in _VERSIONS if info.get(field)), ("", ""))
     size = info.get("size")
     file = found_file(
@@ -298,7 +297,7 @@ class _Reading:
         self._fetch()
         blocks = _blocks(file)
         if file.size and not blocks:
-            yield from _streamed(file) if file.store.is_s3 else _opened(file)
+            yield from _streamed(file) if file.store.is_s3 else pieces(file.open)
         for _ in blocks:
             content = self._ahead[0][1].result(_TIMEOUT)
             self._ahead.popleft()
@@ -345,8 +344,11 @@ async def _piece(stream: Any) -> bytes:
     return bytes(piece)
 
 
-def _opened(file: _StoredFile) -> Iterator[bytes]:
-    """Read an object of any other store."""
-    with file.open() as stream:
-        while piece := body.read_exactly(stream, _PIECE):
+def pieces(opened: Callable[[], Any]) -> Iterator[bytes]:
+    """Read a file of any other store."""
+    stream = in_time(opened)
+    try:
+        while piece := in_time(body.read_exactly, stream, _PIECE):
             yield piece
+    finally:
+        ThreadPoolExecutor(1).submit(stream.close)

@@ -91,12 +91,7 @@ class WorkflowAutomationHook(BaseHook):
         return self._client
 
     def stop(self) -> None:
-        """
-        Stop sending, for good; safe in a signal handler.
-
-        A request that has not been sent completely fails with :class:`NotSentError`. One that has keeps
-        waiting for its response.
-        """
+        """Stop sending, for good, as :meth:`.FlowClient.stop` does; safe in a signal handler."""
         self._stopped = True
         if (client := self._client) is not None:
             client.stop()

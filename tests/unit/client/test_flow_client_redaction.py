@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
@@ -10,6 +11,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from workflow_automation_provider.client.files import File
 from workflow_automation_provider.client.redaction import WITHHELD
 from workflow_automation_provider.exceptions import RejectedError, WorkflowAutomationError
 
@@ -77,7 +79,15 @@ def test_nothing_of_a_response_that_was_cut_off_is_quoted(raw_server, attempt, s
 
 @pytest.mark.parametrize(
     "text",
-    ["your token is hush-1234", "proxy: p%40ss-9876", "proxy: p@ss-9876", "Cookie: first=crumb-24680"],
+    [
+        *(
+            "your token is hush-1234",
+            "no such id: crumb-24680",
+            "Cookie: first=crumb-24680",
+            "password: hidden-13579",
+        ),
+        *("proxy: p%40ss-9876", "proxy: p@ss-9876"),
+    ],
 )
 def test_secret_headers_and_the_password_of_a_proxy_are_withheld(answering, text):
     server = answering(text.encode(), status=400)
@@ -87,18 +97,20 @@ def test_secret_headers_and_the_password_of_a_proxy_are_withheld(answering, text
         headers={
             "Authorization": "Bearer hush-1234",
             "Cookie": "first=crumb-24680; second=2",
+            "X-Pwd": "hidden-13579",
             "X-Team": "data-engineering",
         },
         proxy=f"http://user:p%40ss-9876@127.0.0.1:{server.port}",
     )
     failure = check(trigger_flow(client, {}, "demo-flow"), RejectedError, quote=WITHHELD)
-    assert not re.search("hush|p%40ss|p@ss|crumb", everything(failure))
+    assert not re.search("hush|p%40ss|p@ss|crumb|hidden", everything(failure))
     ((head, _),) = server.requests
     assert b"Bearer hush-1234" in head
 
 
 def test_wire_logs_are_those_of_others(service, client, wire_log):
-    trigger_flow(client, {})
+    nested = File("a", 0, "", "", lambda: trigger_flow(client, {}) and io.BytesIO())
+    upload_files(client, "1001", [nested], "demo-flow")
     assert "httpcore" not in {record.name.partition(".")[0] for record in wire_log.records}
     httpx.get(service.base_url)
     assert "receive_response_headers.complete" in wire_log.text

@@ -137,6 +137,11 @@ OF_USER = base64.b64encode(b"user:h\xfcsh:12345").decode()
         ("Bearer hush-1234", "hush-1234"),
         (f"Basic {OF_USER}", OF_USER),
         ("first=hush-1234; second=hush-5678", "second=hush-5678"),
+        ("first=hush-1234; second=hush-5678", "no such id: hush-1234"),
+        ("first=hush-1234; second=hush-5678", "no such id: hush-5678"),
+        ('Token id=1, token="hush-1234"', "no such id: hush-1234"),
+        ("Key user:hush-1234", "no such id: hush-1234"),
+        ("hush-1234==", "no such id: hush-1234"),
     ],
 )
 def test_secret_of_a_header(secret, text):
@@ -151,6 +156,7 @@ def test_secret_of_a_header(secret, text):
         ("1", "run 1"),
         ("v1.2024", "v1.2024"),
         ("Negotiate hush-1234", "Negotiate"),
+        ("session_id=hush-1234", "session_id"),
         ("!§$%&/()=?*+", "!§$%&/()=?*+"),
     ],
 )

@@ -104,7 +104,7 @@ WRONG: dict[str, list[Any]] = {
     "key_expires_on": ["hush-1", 1801353600],
     "file_format": ["hush-1", "{hush-1", {}],
     "verify": ["hush-1", ["x"]],
-    "ca_bundle": [["hush-1"], "/nowhere/hush-1", "hush-1\n-----BEGIN"],
+    "ca_bundle": [["hush-1"], "/nowhere/hush-1", "hush-1\n-----BEGIN", "hush-1" * 1000],
     "client_cert": [["hush-1"], "[hush-1", "/nowhere/hush-1", ["/nowhere/hush-1", "x"]],
     "proxy": ["hush-1:3128", "http://u:hush-1/x@proxy.example:3128", "http://u:hush-1@[x", ["x"]],
     "headers": [
