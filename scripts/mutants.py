@@ -37,7 +37,7 @@ GROUPS = {
     "execution/ledger.py execution/record.py execution/start.py execution/store.py execution/wait.py": """
         execution/test_claim.py execution/test_ledger.py execution/test_record.py execution/test_start.py
         execution/test_wait.py execution/test_words.py notifications operators/test_asset_events.py
-        operators/test_flows_*.py test_every_kill.py test_promise_runs.py
+        operators/test_batch_tries.py operators/test_flows_*.py test_every_kill.py test_promise_runs.py
     """,
     "execution/retry.py": "execution/test_retry.py",
     "execution/upload.py": """

@@ -32,9 +32,6 @@ class _TryStore(dict[str, dict[str, Any]]):
     def set(self, key: str, value: dict[str, Any], **_: object) -> None:
         self[key] = value
 
-    def delete(self, key: str) -> None:
-        self.pop(key, None)
-
 
 # Which entries the current execution has used: a second user of an entry would mistake another's run for its own.
 # An execution is identified by its task instance object, because Airflow creates one for each.
@@ -54,7 +51,6 @@ class TaskRecord:
         self.name = name
         self._ti = context["ti"]
         self._context = context
-        self._probes = 0
         self.outlives_try = "task_state_store" in context
         """Whether a later try can read what this one wrote."""
         self._store: Any = context["task_state_store"] if self.outlives_try else _TryStore()
@@ -120,9 +116,7 @@ class TaskRecord:
 
         :raises RuntimeError: if not, or if the task instance now belongs to another process
         """
-        key = f"{_PROBE}/{self._ti.try_number}/{self._probes}"
-        self._probes += 1
-        entry = {"id": uuid4().hex}
+        key, entry = f"{_PROBE}/{uuid4().hex}", {"try_number": self._ti.try_number}
         self.set(key, entry)
         if self.get(key) != entry:
             raise RuntimeError(

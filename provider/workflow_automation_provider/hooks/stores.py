@@ -93,7 +93,9 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
 
 def in_time(call: Callable[..., Any], *args: Any) -> Any:
     """Call a method of a store that may have no timeout of its own."""
-    return ThreadPoolExecutor(1).submit(call, *args).result(_TIMEOUT)  # no thread waits for one that hangs
+    return (
+        ThreadPoolExecutor(1).submit(call, *args).result(_TIMEOUT)
+    )  # without `with`, which waits for a call that hangs
 
 
 class Store:
