@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType, SimpleNamespace
 
@@ -38,6 +39,39 @@ def parked(world):
         return task
 
     return make
+
+
+@pytest.mark.parametrize(
+    ("spoken", "why"),
+    [
+        ({"stopped": "2026-01-01T00:00:00Z"}, "it was told to stop"),
+        ({"refused": ["RUN"]}, "it was told to stop"),
+        ({"claim": {"at": "2026-01-01T00:00:00Z", "run_id": "another"}}, "another run has the task"),
+    ],
+)
+def test_a_run_that_a_person_entered_must_keep_the_task(world, spoken, why):
+    task = world(waits())
+    task.faults.add("drop_after")
+    task.try_()
+    run = task.flow.runs[0].run_id
+    task.enter(run)
+    task.clear()
+    task.try_()
+    assert task.state == "awaiting_input"
+    token = entries(task, "workflow_automation_start/")["1/0"]["token"]
+    task.rows.enter(f"workflow_automation_run/{token}", json.loads(json.dumps(spoken).replace("RUN", run)))
+    assert f"run {run}, which a person entered: {why}" in str(task.try_().error)
+    assert (task.state, triggers(task)) == ("failed", 1)
+
+
+def test_the_log_says_what_the_run_said_and_when(parked):
+    task = parked(on_unknown_start="claim")
+    for word in ("started", "running", "success"):
+        assert task.flow.says(word) == 200
+    said = r"The run said: started at {0}, running \(its last\) at {0}, success at {0}\.".format(
+        r"\d\d(:\d\d){2}"
+    )
+    assert re.search(said, task.try_().log)
 
 
 # The end ----------------------------------------------------------------------------------------------------
