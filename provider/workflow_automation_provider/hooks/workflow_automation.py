@@ -91,7 +91,7 @@ class WorkflowAutomationHook(BaseHook):
         return self._client
 
     def stop(self) -> None:
-        """Stop sending, for good, as :meth:`.FlowClient.stop` does; safe in a signal handler."""
+        """Stop sending, for good; safe in a signal handler. A request that was sent still waits for its response."""
         self._stopped = True
         if (client := self._client) is not None:
             client.stop()
