@@ -1,4 +1,4 @@
-"""Checks that run when a DAG file is parsed, hence in a module that imports next to nothing."""
+"""Checks that run when a DAG file is parsed: this module imports next to nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_file_format(value: Any) -> FileFormat:
 def check_seconds(
     name: str, value: object, kind: type[Exception] = ValueError, *, zero: bool = False
 ) -> None:
-    """Raise an error unless an argument is a number of seconds, at most :data:`MAX_TIMEOUT`; or 0, if it may be."""
+    """Raise an error unless an argument is a number of seconds, from more than 0, or 0 with ``zero``, to :data:`MAX_TIMEOUT`."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TIMEOUT
     if not (number and (value or zero)):
         least = "0 or more" if zero else "more than 0"
@@ -134,5 +134,5 @@ _WEB = re.compile(
 
 
 def web_link(link: object) -> str:
-    """Return a link that the service gave, empty unless it is one of http or https: a browser runs ``javascript:``."""
+    """Return a link of the service if it is http or https, otherwise an empty text: a browser runs ``javascript:``."""
     return link if isinstance(link, str) and _WEB.fullmatch(link) else ""

@@ -32,7 +32,7 @@ _REASON = 200
 
 
 class Reading(Protocol):
-    """The files of a request, read in the order in which they are sent, some of them ahead of their turn."""
+    """The files of a request, read in the order in which they are sent, some of them ahead of time."""
 
     def chunks(self, file: File) -> Iterator[bytes]:
         """
@@ -91,7 +91,7 @@ class UploadBody:
 
     def __init__(self, head: bytes, file_format: FileFormat) -> None:
         self.files: list[File | bytes] = []
-        """Its elements: files, and the JSON of mappings, which is made once."""
+        """The elements of the request: files, and mappings as JSON."""
         self._head = head
         self._file_format = file_format
         self._length = len(head) + len(_TAIL)
@@ -101,7 +101,7 @@ class UploadBody:
         return self._length
 
     def add(self, element: File | bytes, length: int) -> None:
-        """Add an element, and the length that it has in the body."""
+        """Add an element that takes ``length`` bytes of the body."""
         self._length += length + bool(self.files)
         self.files.append(element)
 
@@ -183,7 +183,7 @@ def upload_bodies(
 
 
 def _parts(content: File | bytes, file_format: FileFormat) -> Iterator[bytes | File]:
-    """Yield the JSON of an element, in which a file stands for its content, in base64."""
+    """Yield the JSON of an element; a file stands for its content in base64."""
     if isinstance(content, bytes):
         yield content
     elif isinstance(file_format, str):
@@ -231,7 +231,7 @@ def read_whole(file: File, reading: Reading | None = None) -> Iterator[bytes]:
 
 
 def _opened(file: File) -> Iterator[bytes]:
-    """Read a file that is not read ahead, and raise if it changes meanwhile."""
+    """Read a file that is not read ahead, and raise an error if it changes meanwhile."""
     before = file.fingerprint()
     with file.open() as stream:
         while chunk := read_exactly(stream, _CHUNK):
@@ -255,7 +255,7 @@ def version_of(file: File) -> object:
 
 
 def reason(error: Exception) -> str:
-    """Describe in one line why a file cannot be read."""
+    """Return in one line why a file cannot be read."""
     if message := getattr(error, "strerror", None):
         return without_credentials(str(message))
     line = str(error).strip().partition("\n")[0]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.files import File, UploadBody
 
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
-"""The inputs of a run without any."""
+"""No inputs."""
 
 _EXAMPLE = "https://service.example/api"
 

@@ -105,7 +105,7 @@ def _without_query(word: str) -> str:
 
 
 def _forms(secret: str) -> frozenset[bytes]:
-    """Return what to search for among letters and digits."""
+    """Return a secret in the forms that are searched for among letters and digits."""
     raw = _ascii(secret)
     encoded = []
     for shift in range(3):
@@ -121,7 +121,7 @@ def _shortened(letters: bytes, size: int) -> frozenset[bytes]:
 
 
 def _normal(text: str) -> tuple[bytes, bytes]:
-    """Return the letters and digits of a text; also as it is, for what stands before a secret may seem to escape its begin."""
+    """Return the letters and digits of a text, as it is and unescaped: text before a secret may look like an escape sequence."""
     raw = _ascii(text)
     return _letters(raw), _letters(_ESCAPE.sub(_decode, raw))
 

@@ -217,7 +217,7 @@ def _code_of(kind: type[WorkflowAutomationError], request: Request) -> Code | No
 
 
 def nothing_done(request: Request) -> str:
-    """Return the consequence of an upload without any, in place of that of the code; otherwise empty."""
+    """Return the consequence of an upload that was not accepted, in place of the code's; empty for a trigger."""
     return "No files were accepted." if request.operation is Operation.UPLOAD else ""
 
 
@@ -264,7 +264,7 @@ def _found(response: Response, request: Request, redact: Redactor) -> Run | str 
 
 
 def _is_web_page(response: Response) -> bool:
-    """Return whether a response is a web page, such as that of a login, whatever it is declared as."""
+    """Return whether a response is a web page, such as a login page, whatever its media type says."""
     if _media_type(response) in _WEB_PAGES:
         return bool(response.body.strip() or response.error)
     return _HTML.match(response.body[:_SNIFFED]) is not None

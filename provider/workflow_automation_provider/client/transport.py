@@ -88,7 +88,7 @@ class SendProgress:
         self.whole = False
         """Whether the last byte of the request may have been sent."""
         self.has_read = False
-        """Whether anything was read from the network since the request was sent: the deadline is then that of the response."""
+        """Whether anything was read since the request was sent: from then on, the deadline is the response's."""
         self.may_keep = False
         """Whether the connection may be used again."""
         self._stopped = stopped
@@ -344,7 +344,7 @@ def tls_context(settings: Settings, base_url: str) -> ssl.SSLContext:
 
 
 def environment_proxy(url: str) -> str | None:
-    """Return the URL of the environment's proxy for an address, None if it has none. It never applies to this machine itself."""
+    """Return the environment's proxy for a URL, None if there is none; for this machine itself, there never is."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     proxies = getproxies()

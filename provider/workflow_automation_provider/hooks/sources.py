@@ -58,7 +58,7 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
 
 
 def _source(name: str, source: FileSource, stores: dict[int, Store]) -> Iterable[Element]:
-    """Return the elements of a source, found once they are asked for; what is named in a store is looked up meanwhile."""
+    """Return the elements of a source, found when they are asked for; an object of a store is looked up meanwhile."""
     if isinstance(source, Asset):
         source = source.uri
     if isinstance(source, Mapping | File):
@@ -139,7 +139,7 @@ def _hint(path: str) -> str:
 
 
 def _matches(pattern: str) -> Iterator[str]:
-    """Yield what a glob names; where it has ``**``, no folders: elsewhere, they are an error."""
+    """Yield what a glob names; without folders if it has ``**``, since any other folder is an error."""
     root = pattern[: pattern.rfind("/", 0, MAGIC.search(pattern).start()) + 1]  # type: ignore[union-attr]  # it has one
     parts = [*filter(None, pattern[len(root) :].split("/")), *["**"] * pattern.endswith("/")]
     if parts[-1] == "**":  # what is in any folder
@@ -171,7 +171,7 @@ def _below(folder: str, parts: Sequence[str], seen: set[tuple[str, int]]) -> Ite
 
 
 def _named(folder: str, part: str) -> list[tuple[str, bool]]:
-    """Return what a part of a glob names in a folder, and what may be a folder: links too, but not for ``**``."""
+    """Return what a part of a glob names in a folder, each with whether to look into it: links too, but not for ``**``."""
     try:
         if not MAGIC.search(part):
             os.lstat(f"{folder}{part}")

@@ -1,5 +1,5 @@
 """
-Files as they are found, and those in stores: fsspec lists and reads them.
+Found files, and those in stores, which fsspec lists and reads.
 
 An object that was replaced since it was listed is noticed by its size as it is read, and by its version, which is looked up
 once more before the last byte of the request is sent.
@@ -53,7 +53,7 @@ _Info = Mapping[str, Any]
 
 
 def found_file(location: str, size: Any, kind: type[File] = File, **how: Any) -> File:
-    """Return a file whose name and type follow from its place."""
+    """Return a file; its name and media type are those of its location."""
     name = location.rstrip("/").rpartition("/")[2]
     try:
         name.encode()
@@ -92,14 +92,14 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
 
 
 def in_time(call: Callable[..., Any], *args: Any) -> Any:
-    """Call a method of a store that may have no timeout of its own."""
+    """Call a method of a store, which may have no timeout of its own, and wait for up to five minutes."""
     return (
         ThreadPoolExecutor(1).submit(call, *args).result(_TIMEOUT)
     )  # without `with`, which waits for a call that hangs
 
 
 class Store:
-    """A file system, with the scheme of its URLs, and what was named and listed of it."""
+    """A file system, with the scheme of its URLs, and what was listed of it."""
 
     def __init__(self, fs: Any, scheme: str) -> None:
         # By name, because importing all of them to compare would take seconds.
@@ -147,7 +147,7 @@ class Store:
         return cast("dict[str, _Info]", self.fs.find(root, detail=True))
 
     def look_up(self, key: str) -> Callable[[], _Info]:
-        """Begin to ask what the store says of an object, and return what waits for it."""
+        """Begin to look up an object, and return a function that waits for the result."""
         if not self.is_cloud:
             return functools.partial(in_time, self.fs.info, key)
 
@@ -192,7 +192,7 @@ def _below(fs: Any, folder: str, depth: int | None) -> Iterator[tuple[str, _Info
 
 
 def _fits(key: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Return whether the parts of a key match those of a glob, of which ``**`` stands for any number."""
+    """Return whether the parts of a key match those of a glob; ``**`` stands for any number of parts."""
     if not pattern or not key:
         return not pattern and not key
     if pattern[0] == "**":
@@ -202,7 +202,7 @@ def _fits(key: Sequence[str], pattern: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StoredFile(File):
-    """An object in a store, with its key there; its version is the field that says so, and its value."""
+    """An object in a store. Its version is the name of a field of the listing, and its value."""
 
     store: Store
     key: str
@@ -319,7 +319,7 @@ class _Reading:
 
 
 def _blocks(file: _StoredFile) -> range:
-    """Return where the blocks of an object begin; it has none if it is read only when its turn has come."""
+    """Return where the blocks of an object begin; none if it is not read ahead."""
     is_fetched = file.store.is_cloud and not (file.store.is_s3 and file.size > _BLOCK)
     return range(0, file.size if is_fetched else 0, _BLOCK)
 

@@ -191,7 +191,7 @@ class WorkflowAutomationHook(BaseHook):
         return True, f"Not checked, as it takes a run: {unchecked}. The host responds: {found}.{no_key}"
 
     def located(self, error: WorkflowAutomationError, flow_id: object = None) -> WorkflowAutomationError:
-        """Return an error with the connection and the flow, by default the connection's, where it does not name them."""
+        """Return an error that names the connection and the flow, by default the connection's."""
         flow: object = flow_id if error.flow_id is None else error.flow_id
         if flow is None and not isinstance(error, InvalidRequestError):  # else the extra may be what is wrong
             with suppress(Exception):

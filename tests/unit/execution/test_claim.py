@@ -226,6 +226,6 @@ class TestEntered:
         task.enter(task.flow.runs[0].run_id)
         task.clear()
 
-        task.try_(asks_before(task, "workflow_automation_start/2/0", told))
+        task.try_(asks_before(task, "workflow_automation_start/", told))
         assert (task.state, triggers(task), told) == ("failed", 1, [404])
         assert "told to stop" in str(task.last.error)
