@@ -224,8 +224,6 @@ class FileUnavailableError(WorkflowAutomationError):
     """
     A file is missing, cannot be read or written, or changed while it was read; a retry may succeed.
 
-    What a retry cannot fix, such as a folder in place of a file, is an :class:`InvalidRequestError`.
-
     Nothing was sent, or the request was aborted before all of it was sent: the service cannot have accepted
     the files.
     """

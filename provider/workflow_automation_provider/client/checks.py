@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 
@@ -46,7 +46,7 @@ def check_file_format(value: Any) -> FileFormat:
         raise InvalidRequestError(
             f"{place} is not supported; expected one of {', '.join(known)}, or a mapping of field name to one of them."
         )
-    return value  # type: ignore[no-any-return]
+    return cast("FileFormat", value)
 
 
 def check_seconds(

@@ -206,8 +206,8 @@ def check_output(path: str, source: BatchSource) -> None:
 
     :param path: local path, or URL that Airflow's object storage writes
     :param source: what must not be overwritten
-    :raises InvalidRequestError: if it is the file of the batch or no regular file, or there is no folder or bucket for it
-    :raises FileUnavailableError: if it cannot be written for another reason
+    :raises InvalidRequestError: if it is the file of the batch, or ends in ``/``
+    :raises FileUnavailableError: if it cannot be written, such as where there is no folder or bucket for it
     """
     if path.endswith("/"):
         raise InvalidRequestError(f"output_path is {_shown(path)}, a folder: expected a file.")

@@ -240,7 +240,8 @@ class StartRecord(TaskRecord):
         place = start.giver or start.place
         key = self._key(START, place)
         entry = self.get_twice(key) if start.giver else entry_of(start)
-        assert entry is not None, f"Airflow's task state store has lost the entry {key}."  # noqa: S101
+        if entry is None:
+            raise RuntimeError(f"Airflow's task state store has lost the entry {key}.")
         self.set(key, entry)
 
     def _is_running(self) -> bool:

@@ -21,8 +21,7 @@ from typing import Any, cast
 
 from airflow.sdk import ObjectStoragePath
 
-from workflow_automation_provider.client import files as body
-from workflow_automation_provider.client.files import File, reason
+from workflow_automation_provider.client.files import File, changed, read_exactly, reason
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 
@@ -46,8 +45,11 @@ _BLOCK = 4 * _PIECE
 _AHEAD = 3 * _BLOCK
 _AT_ONCE = 32
 
-# Seconds that the client of a store may take for a request, with its own retries, and keys in a page of a listing.
-_TIMEOUT, _PAGE = 300.0, 1000
+# Seconds that the client of a store may take for a request, with its own retries.
+_TIMEOUT = 300.0
+
+# Keys in a page of a listing.
+_PAGE = 1000
 
 _Info = Mapping[str, Any]
 
@@ -91,11 +93,10 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
         ) from None
 
 
-def in_time(call: Callable[..., Any], *args: Any) -> Any:
+def in_time(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Call a method of a store, which may have no timeout of its own, and wait for up to five minutes."""
-    return (
-        ThreadPoolExecutor(1).submit(call, *args).result(_TIMEOUT)
-    )  # without `with`, which waits for a call that hangs
+    # Without `with`, which would wait for a call that hangs.
+    return ThreadPoolExecutor(1).submit(call, *args, **options).result(_TIMEOUT)
 
 
 class Store:
@@ -175,15 +176,15 @@ class Store:
             try:
                 info = looked_up[file.key]() if file.key in looked_up else now[file.key]
             except Exception as error:  # object stores raise all kinds of exceptions
-                raise body.changed(file, f"could not be looked up ({reason(error)})") from None
+                raise changed(file, f"could not be looked up ({reason(error)})") from None
             field, version = file.version
             if info.get("size") not in (None, file.size) or str(info.get(field) or version) != version:
-                raise body.changed(file, "changed")
+                raise changed(file, "changed")
 
 
 def _below(fs: Any, folder: str, depth: int | None) -> Iterator[tuple[str, _Info]]:
     """Yield the files below a folder: fsspec's own walk leaves out what it cannot list."""
-    for info in in_time(functools.partial(fs.ls, folder, detail=True)):
+    for info in in_time(fs.ls, folder, detail=True):
         path = info["name"].rstrip("/")
         if info["type"] != "directory":
             yield info["name"], info
@@ -350,7 +351,7 @@ def pieces(opened: Callable[[], Any]) -> Iterator[bytes]:
     """Read a file of any other store."""
     stream = in_time(opened)
     try:
-        while piece := in_time(body.read_exactly, stream, _PIECE):
+        while piece := in_time(read_exactly, stream, _PIECE):
             yield piece
     finally:
         ThreadPoolExecutor(1).submit(stream.close)
