@@ -145,7 +145,9 @@ def _dag_run(ti: TaskInstance) -> Select[Any]:
 def _lock(session: Session, ti: TaskInstance, digest: str) -> TaskInstance | None:
     """Lock what a decision rests on; return the current try, None if any of that is gone."""
     place = _place(ti)
-    if session.scalar(_dag_run(ti).with_for_update(read=True, key_share=True)) is None:
+    # By its primary key: InnoDB locks no more of a row than the index that it is found by.
+    dag_run = select(DagRun.id).filter_by(id=_dag_run(ti).scalar_subquery())
+    if session.scalar(dag_run.with_for_update(read=True, key_share=True)) is None:
         return None
     current = _current(session, place, lock=True)
     if current is None or (found := _look(session, current, digest)) is None:
