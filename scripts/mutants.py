@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import multiprocessing
+import re
 import shutil
 import sys
 import tomllib
@@ -149,11 +150,21 @@ def test_group(files: list[str], patterns: Iterable[str]) -> list[tuple[Mutant, 
         return [result for file in files for result in read_results(file)]
 
 
+def without_casts(line: str) -> str:
+    """Return a line of code without the types of its casts."""
+    return re.sub(r"\bcast\([^,]*,", "cast(", line)
+
+
 def report(results: list[tuple[Mutant, str]]) -> bool:
     """Print the results of the mutants; return whether each was noticed or is explained."""
     explained = tomllib.loads(EXPLANATIONS.read_text())["survivor"]
     explanations = {Mutant(*(one[field] for field in Mutant._fields)) for one in explained if one["reason"]}
-    survivors = {mutant: status for mutant, status in results if status not in NOTICED}
+    survivors = {
+        mutant: status
+        for mutant, status in results
+        # The type of a cast has no effect.
+        if status not in NOTICED and without_casts(mutant.was) != without_casts(mutant.becomes)
+    }
     tested = {mutant.file for mutant, _ in results}
     unexplained = survivors.keys() - explanations
     gone = {mutant for mutant in explanations - survivors.keys() if mutant.file in tested}

@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 POLL_INTERVAL = 0.5
 """Seconds between two looks of a task, in its worker, at what a run has said."""
 
-# How long a parked task sleeps if nobody wakes it. The first sleep is short, because an end that comes between the
+# Seconds that a parked task sleeps if nobody wakes it. The first sleep is short, because an end that comes between the
 # task's last look and its park wakes nobody. None may end before the scheduler knows that the task has left
 # its worker: Airflow 3.3 would take that for a failure.
-_MIN_SLEEP, _FIRST_SLEEP, _MAX_SLEEP = timedelta(seconds=5), timedelta(seconds=15), timedelta(hours=1)
+_SLEEPS, _MIN_SLEEP = (15, 60, 240, 960, 3600), timedelta(seconds=5)
 
 
 class ResultUnreadableError(InvalidRequestError):
@@ -127,7 +127,7 @@ class CompletionWait:
             run, end = waiting.run, spoken.end
             try:
                 # Two runs may hold one token: the one that spoke need not be the response's.
-                if spoken.has_begun and (spoken.run_id or (spoken.claim and spoken.claim.run_link)):
+                if spoken.run_id or (spoken.claim and spoken.claim.run_link):
                     run = with_said(run, spoken, self.hook)
                 if end:
                     return self._ended(waiting, run, spoken, end)
@@ -151,7 +151,8 @@ class CompletionWait:
             time.sleep(POLL_INTERVAL)
 
     def _park(self, run: RunResult, waiting: Waiting, left: timedelta) -> NoReturn:
-        sleep = max(_MIN_SLEEP, min(left, _MAX_SLEEP, _FIRST_SLEEP * 4 ** min(waiting.sleeps, 10)))
+        longest = timedelta(seconds=_SLEEPS[min(waiting.sleeps, len(_SLEEPS) - 1)])
+        sleep = max(_MIN_SLEEP, min(left, longest))
         self.retrier.log.info(
             "Waiting for the end of run %s, until %s at the latest.",
             one_line(run.get("run_id", "(unknown id)")),
@@ -216,7 +217,7 @@ class CompletionWait:
         if spoken.claim:  # only then a run may say how far it is
             with contextlib.suppress(Exception):  # it decides nothing
                 if at := self.record.last_word(waiting.token):
-                    said.append((at.astimezone(UTC), "running (its last)"))
+                    said.append((at, "running (its last)"))
         steps = ", ".join(f"{what} at {at:%H:%M:%S}" for at, what in sorted(said))
         return f"The run said: {steps}." if steps else "The run has said nothing."
 
@@ -241,12 +242,12 @@ class CompletionWait:
         return left
 
     def _overdue(self, run: RunResult, waiting: Waiting, spoken: Spoken) -> RunTimeoutError:
-        where = run.get("run_link") or f"run {run.get('run_id', '')}".strip()
+        by_id = f"run {run['run_id']}" if "run_id" in run else "the workflow's list of runs"
         return RunTimeoutError(
             f"No result was reported within completion_timeout ({waiting.until - waiting.since}). "
             f"{self._said(waiting, spoken)}",
             next_step=(
-                f"Look at {where}.\nIf its last step failed to call back, look at its error, and whether the service reaches "
+                f"Look at {run.get('run_link') or by_id}.\nIf its last step failed to call back, look at its error, and whether the service reaches "
                 "callback_base_url."
             ),
             **_facts_of(run),

@@ -30,6 +30,11 @@ def uploads(task):
     return task.requests.count("/api/public/upload")
 
 
+def waiting(task):
+    """Return what the task is parked with."""
+    return task.rows.ti.next_kwargs["waiting"]
+
+
 @pytest.fixture
 def parked(world):
     def make(at=None, **options):
@@ -57,8 +62,9 @@ def test_a_run_that_a_person_entered_must_keep_the_task(world, spoken, why):
     task.enter(run)
     task.clear()
     task.try_()
-    assert task.state == "awaiting_input"
-    token = entries(task, "workflow_automation_start/")["1/0"]["token"]
+    start = entries(task, "workflow_automation_start/")["2/0"]
+    assert (waiting(task)["entered"], waiting(task)["since"]) == (run, start["at"])
+    token = start["token"]
     task.rows.enter(f"workflow_automation_run/{token}", json.loads(json.dumps(spoken).replace("RUN", run)))
     assert f"run {run}, which a person entered: {why}" in str(task.try_().error)
     assert (task.state, triggers(task)) == ("failed", 1)
@@ -108,7 +114,8 @@ def test_a_run_that_was_told_to_stop_fails_the_task(parked):
     spoken = {"stopped": datetime.now(UTC).isoformat()}
     (start,) = entries(task, "workflow_automation_start/").values()
     task.rows.enter(f"workflow_automation_run/{start['token']}", spoken)
-    assert "told to stop" in str(task.try_().error)
+    error = task.try_().error
+    assert ("told to stop" in str(error), error.run_id) == (True, task.flow.runs[0].run_id)
     assert triggers(task) == 1
 
 
@@ -140,6 +147,20 @@ def test_where_nobody_would_wake_it_it_polls(world, monkeypatch, status):
     assert ended.result["result"] == 1 if status == "success" else ended.error.result == 1
 
 
+def test_a_wait_begins_with_the_response_or_else_with_the_claim(world, parked):
+    (outcome,) = entries(
+        task := parked(heartbeat_timeout=timedelta(minutes=1)), "workflow_automation_outcome/"
+    ).values()
+    assert (waiting(task)["since"], waiting(task)["silence"]) == (outcome["at"], 60)
+    task = world(claims(wait_for_completion=True))
+    task.faults.add("drop_after")
+    task.try_()
+    assert task.flow.says("started") == 200
+    task.try_()
+    (run,) = entries(task, "workflow_automation_run/").values()
+    assert (waiting(task)["since"], waiting(task)["silence"]) == (run["claim"]["at"], None)
+
+
 # Parked -----------------------------------------------------------------------------------------------------
 
 
@@ -157,7 +178,8 @@ def test_what_it_leaves_before_it_parks(parked):
     task.rows.end("retry")
     assert task.flow.says("started", run_id="77") == 200
     task.try_()
-    assert task.xcoms["return_value"] == {"run_id": "77", "flow_id": "demo-flow"}, "a try deletes them"
+    run = {"run_id": "77", "flow_id": "demo-flow"}
+    assert task.xcoms["return_value"] == waiting(task)["run"] == run, "a try deletes them"
     assert triggers(task) == 1
 
 
@@ -172,7 +194,9 @@ def test_xcoms_that_cannot_be_pushed_do_not_end_the_wait(parked):
     def fail():
         raise RuntimeError("No database")
 
-    assert "not be pushed" in parked(before("push", "return_value", fail)).last.log
+    log = parked(before("push", "return_value", fail)).last.log
+    assert "not be pushed" in log
+    assert "No database" in log
 
 
 @pytest.mark.parametrize(
