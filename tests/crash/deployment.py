@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow import __version__ as airflow_version
+
 from airflow_launcher.airflow import Airflow
 from airflow_launcher.processes import free_port
 from gate import Gate
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from gate import Try
 
 Blow = Literal["task", "supervisor", "both"]
+
+ENDS_AT_MISSED_HEARTBEATS = airflow_version == "3.4.0b2"
+"""Whether a missed heartbeat ends the scheduler: it cannot insert the next try. Its executor notices a killed supervisor."""
 
 
 class Deployment(Airflow):
@@ -70,7 +75,7 @@ class Deployment(Airflow):
         if blow == "both":
             with contextlib.suppress(ProcessLookupError):  # it may end as its supervisor does
                 os.kill(found.pid, signal.SIGKILL)
-        if blow != "task":
+        if blow != "task" and not ENDS_AT_MISSED_HEARTBEATS:
             self.miss_heartbeats(found.pid)
 
     def miss_heartbeats(self, pid: int) -> None:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from airflow_launcher.processes import alive, wait_for
 from case import OUTCOME, START, Case, play
+from deployment import ENDS_AT_MISSED_HEARTBEATS
 from said import ASKING, MAYBE_STARTED
 
 
@@ -52,6 +55,8 @@ def test_the_supervisor_is_killed_once_the_outcome_is_recorded(case: Case) -> No
 @play("patient")
 def test_frozen_between_its_record_and_the_request(case: Case) -> None:
     """It comes back when another try has long done its work, and may yet send: one run, and announced."""
+    if ENDS_AT_MISSED_HEARTBEATS:
+        pytest.skip("A missed heartbeat ends the scheduler of this pre-release")
     hold = case.hold("after", "PUT", START)
     case.begin()
     wait_for("the record", hold.reached.is_set)

@@ -177,8 +177,9 @@ def loses_its_connection(_):
 
 def is_ended(tries):
     """Wait outside a scheduler until the task is ended."""
-    operator = waits()
-    tries.fixture("monkeypatch").setattr("time.sleep", lambda _: operator.on_kill())
+    operator, patch = waits(), tries.fixture("monkeypatch")
+    patch.setattr("airflow.sdk.execution_time.task_runner.SUPERVISOR_COMMS", None, raising=False)
+    patch.setattr("time.sleep", lambda _: operator.on_kill())
     operator.execute(tries.next())
 
 
