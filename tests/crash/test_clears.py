@@ -21,7 +21,7 @@ def test_cleared_once_it_had_succeeded(case: Case) -> None:
     case.end("success", runs=1)
     case.clear()
     case.end("success", runs=2)
-    assert f"started run {case.runs[0]}" in case.log
+    wait_for("its log", lambda: f"started run {case.runs[0]}" in case.log)
     case.api.ask("POST", f"/dags/{case.dag_id}/dagRuns/{case.run_id}/clear", {"dry_run": False})
     case.end("success", runs=3)
 

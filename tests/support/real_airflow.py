@@ -14,6 +14,8 @@ QUICK_RECOVERY = {
     "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3",
     "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
     "WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
+    # From SIGTERM to SIGKILL, as 3.3 always has it.
+    "CORE__KILLED_TASK_CLEANUP_TIME": "5",
 }
 """Settings with which Airflow soon finds what was killed."""
 OLD_HEARTBEAT = "2026-01-01 00:00:00.000000"

@@ -420,7 +420,8 @@ class BatchStarter:
         counts = self.record.counts
         rate = (self._left - counts["remaining"]) / max(now - self._began, 0.001)
         left = f", {counts['remaining'] / rate:.0f} s left" if rate and counts["remaining"] else ""
-        self._log.info("%s", f"{counts_text(counts)} {rate:.1f} per second{left}.")
+        text = f"{counts_text(counts)} {rate:.1f} per second{left}."
+        self._log.info(text)
         try:
             self.context["ti"].xcom_push(key=PROGRESS_XCOM, value=counts)
         except Exception:

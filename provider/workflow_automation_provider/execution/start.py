@@ -129,7 +129,7 @@ class RunStarter:
         if facts:
             if decision is Decision.CLOSE:
                 if facts.text:
-                    self._log.warning("%s", _sentence(facts.text))
+                    self._log.warning(_sentence(facts.text))
                 facts = self._await_claim_or_close(facts)
                 decision = decide(facts, self._asked)
             if decision is Decision.RETURN:

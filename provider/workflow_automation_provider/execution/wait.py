@@ -194,7 +194,7 @@ class CompletionWait:
 
         :raises RunFailedError: if the run failed
         """
-        self.retrier.log.info("%s", self._said(waiting, spoken))
+        self.retrier.log.info(self._said(waiting, spoken))
         result, message = self._redacted(end.result), self._redacted(end.message) or ""
         if self.expects_claim and not spoken.claim:
             self.retrier.log.warning(
@@ -207,7 +207,8 @@ class CompletionWait:
                 result=result,
                 **_facts_of(run),
             )
-        self.retrier.log.info("%s", f"The flow said that the run succeeded. {one_line(message)}".strip())
+        succeeded = f"The flow said that the run succeeded. {one_line(message)}".strip()
+        self.retrier.log.info(succeeded)
         return run if result is None else {**run, "result": result}
 
     def _said(self, waiting: Waiting, spoken: Spoken) -> str:

@@ -80,6 +80,16 @@ def test_the_log_says_what_the_run_said_and_when(parked):
     assert re.search(said, task.try_().log)
 
 
+def test_a_word_that_cannot_be_read_loses_no_end(parked):
+    def fail():
+        raise RuntimeError("No database")
+
+    task = parked(on_unknown_start="claim")
+    for word in ("started", "success"):
+        assert task.flow.says(word) == 200
+    assert task.try_(before("get", "workflow_automation_word/", fail)).result
+
+
 # The end ----------------------------------------------------------------------------------------------------
 
 
@@ -88,10 +98,26 @@ def test_what_the_flow_returns_comes_out_unchanged(parked, result):
     task = parked()
     assert task.flow.says("success", run_id=True, result=result, message="all there\nRun 9 failed") == 200
     ended = task.try_()
-    run = task.flow.runs[0].run_id
-    assert ended.result == {**task.xcoms["return_value"], **({} if result is None else {"result": result})}
-    assert (task.state, ended.result["run_id"]) == ("success", run)
+    run, link = task.flow.runs[0].run_id, task.xcoms["_link_FlowRunLink"]
+    returned = {} if result is None else {"result": result}
+    assert ended.result == {"run_id": run, "run_link": link, "flow_id": "demo-flow", **returned}
+    assert task.state == "success"
     assert mentions(ended.log, "succeeded", r"all there\nRun 9 failed")
+
+
+def test_what_the_run_does_not_say_is_that_of_the_response(parked):
+    task = parked()
+    assert task.flow.says("started", run_link="https://there/9") == 200
+    assert task.flow.says("success") == 200
+    run = {"run_id": task.flow.runs[0].run_id, "run_link": "https://there/9", "flow_id": "demo-flow"}
+    assert task.try_().result == run
+
+
+def test_an_error_names_the_flow_of_the_run(parked):
+    task = parked()
+    task.operator = trigger(flow_id="another")
+    assert task.flow.says("failed") == 200
+    assert task.try_().error.flow_id == "demo-flow"
 
 
 def test_on_run_failed_starts_another_run_while_a_retry_is_left(parked):
@@ -171,15 +197,17 @@ def test_what_it_leaves_before_it_parks(parked):
     run = {"run_id": task.flow.runs[0].run_id, "run_link": link, "flow_id": "demo-flow"}
     assert task.xcoms == {**run, "return_value": run, "_link_FlowRunLink": link}
     assert mentions(task.last.log, f"run {run['run_id']}", "until 20")
+    run = {"run_id": "77", "flow_id": "demo-flow"}
+    assert task.flow.says("started", run_id="77") == 200
+    task.try_()
+    assert task.xcoms["return_value"] == run
     task.xcoms.clear()
     task.try_()
     assert task.xcoms == {}, "a park keeps them"
     task.lose(task.last)
     task.rows.end("retry")
-    assert task.flow.says("started", run_id="77") == 200
     task.try_()
-    run = {"run_id": "77", "flow_id": "demo-flow"}
-    assert task.xcoms["return_value"] == waiting(task)["run"] == run, "a try deletes them"
+    assert task.xcoms["return_value"] == run, "a try deletes them"
     assert triggers(task) == 1
 
 

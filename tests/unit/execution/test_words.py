@@ -178,7 +178,7 @@ def loses_its_connection(_):
 def is_ended(tries):
     """Wait outside a scheduler until the task is ended."""
     operator, patch = waits(), tries.fixture("monkeypatch")
-    patch.setattr("airflow.sdk.execution_time.task_runner.SUPERVISOR_COMMS", None, raising=False)
+    patch.delattr("airflow.sdk.execution_time.task_runner.SUPERVISOR_COMMS", raising=False)
     patch.setattr("time.sleep", lambda _: operator.on_kill())
     operator.execute(tries.next())
 
