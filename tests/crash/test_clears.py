@@ -2,7 +2,8 @@
 A Clear starts another run; a retry never does, nor a task that a person ended: in a real Airflow.
 
 What each fault comes to is in ``tests/unit/test_fault_table.py``, and what becomes of a cleared task in any state, whatever
-else happens to it, in ``tests/unit/test_world_machine.py``.
+else happens to it, in ``tests/unit/test_world_machine.py``. Airflow 3.4 deletes what a task that is cleared has stored: its next
+try cannot tell of the run of before.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow_launcher.processes import alive, wait_for
+from airflow_rows import IS_3_4
 from case import Case, play
 from said import MAYBE_STARTED
 
@@ -21,7 +23,8 @@ def test_cleared_once_it_had_succeeded(case: Case) -> None:
     case.end("success", runs=1)
     case.clear()
     case.end("success", runs=2)
-    wait_for("its log", lambda: f"started run {case.runs[0]}" in case.log)
+    if not IS_3_4:
+        wait_for("its log", lambda: f"started run {case.runs[0]}" in case.log)
     case.api.ask("POST", f"/dags/{case.dag_id}/dagRuns/{case.run_id}/clear", {"dry_run": False})
     case.end("success", runs=3)
 
@@ -35,7 +38,8 @@ def test_cleared_while_the_service_works(case: Case) -> None:
     case.clear()
     case.until_seen(1)
     case.end("success", runs=2)
-    assert any(MAYBE_STARTED in line and "has been cleared" in line for line in case.log.splitlines())
+    if not IS_3_4:
+        assert any(MAYBE_STARTED in line and "has been cleared" in line for line in case.log.splitlines())
 
 
 @play("waits_for_the_service_mapped")

@@ -9,7 +9,7 @@ import pytest
 from workflow_automation_provider.exceptions import BusyError, NotSentError, RejectedError, UnidentifiedError
 from workflow_automation_provider.execution.ledger import ENTERED
 
-from ..starts import after_sending, before, claims, entries, struck, trigger, triggers, waits
+from ..starts import after_sending, before, claims, entries, mentions, struck, trigger, triggers, waits
 
 STOPPED = "claims its start from now on is told to stop"
 
@@ -22,6 +22,20 @@ def asks_before(task, entry, told):
     """Have the run ask before an entry is written, and Airflow lose the next read."""
     lost, asked = iter(["lost"]), before("set", entry, lambda: told.append(asks(task)))
     return lambda call: asked(call) or (next(lost, None) if told and call.kind == "get" else None)
+
+
+def at_the_third_look(what):
+    """Do something before a task looks for the third time at what its run has said; it is to look fewer than ten times."""
+    runs = "workflow_automation_run/"
+    does = before("get", runs, what, nth=2)
+    fails = before("get", runs, lambda: pytest.fail("It goes on looking"), nth=9)
+    return lambda call: does(call) or fails(call)
+
+
+def is_stopped(task):
+    """Have the run of the last start be told to stop."""
+    *_, start = entries(task, "workflow_automation_start/").values()
+    task.rows.enter(f"workflow_automation_run/{start['token']}", {"stopped": "2026-01-01T00:00:00+00:00"})
 
 
 class TestDoubt:
@@ -108,6 +122,41 @@ class TestDoubt:
         task = struck(world, make(claim_timeout=timedelta(seconds=1)))
         assert (task.last.late_by > 0) is ("Waiting up to" in task.last.log) is (make is claims)
 
+    @pytest.mark.parametrize("at", [None, lambda call: "kill" if "_run/" in call.name else None])
+    def test_the_wait_ends_with_the_claim(self, world, at):
+        """In the try that sent, or in the next one."""
+        task = world(claims(claim_timeout=timedelta(seconds=30)))
+        task.faults.add("drop_after")
+        if at:
+            task.try_(at)
+        log = task.try_(at_the_third_look(lambda: asks(task))).log
+        run = task.flow.runs[0].run_id
+        assert (task.last.result["run_id"], triggers(task)) == (run, 1)
+        assert (log.count("Waiting up to "), mentions(log, f"Run {run} has claimed")) == (1, True)
+        assert STOPPED not in log
+
+    def test_the_wait_ends_once_the_run_was_told_to_stop(self, world):
+        task = world(claims(claim_timeout=timedelta(seconds=30)))
+        task.faults.add("drop_after")
+        assert task.try_(at_the_third_look(lambda: is_stopped(task))).error
+
+    def test_a_start_that_was_told_to_stop_is_followed_by_another(self, world):
+        task = struck(world, claims())
+        task.faults.add("drop_after")
+        task.try_()
+        is_stopped(task)
+        assert "another run: its run was told to stop" in task.try_().log
+        assert triggers(task) == 3
+
+    def test_another_run_is_not_that_of_the_doubt(self, world):
+        task = struck(world, claims())
+        log = task.try_().log
+        assert (triggers(task), "No run has claimed" in log, "not starting another" in log) == (
+            2,
+            True,
+            False,
+        )
+
 
 class TestNothing:
     """What the service rejects, or never got."""
@@ -125,9 +174,15 @@ class TestNothing:
         assert isinstance(task.last.error, error)
         (outcome,) = entries(task, "workflow_automation_outcome/").values()
         assert outcome["kind"] == "nothing"
+        assert STOPPED not in str(task.last.error)
         if fault == "busy":
             task.try_()
             assert (task.state, len(task.flow.runs)) == ("awaiting_input", 1)
+
+    def test_is_not_waited_for(self, world):
+        options = {"claim_timeout": timedelta(seconds=30), "retries": 0}
+        task = struck(world, claims(**options), fault="reject", at=at_the_third_look(lambda: None))
+        assert isinstance(task.last.error, RejectedError)
 
     @pytest.mark.parametrize(
         ("when", "nth", "told"), [("outcome/", 0, 200), ("frozen/", 0, 200), ("start/1/0", 1, 503)]
@@ -219,6 +274,15 @@ class TestEntered:
         task.try_(lambda call: next(lost, None) if "_run/" in call.name else None)
         assert (task.state, ENTERED in task.rows.entries, triggers(task)) == ("success", False, 1)
         assert task.last.result["run_link"] == "http://there/7"
+        assert "Returning that run" not in task.last.log
+
+    def test_that_is_told_to_stop_before_a_retry_is_not_the_task_s(self, world):
+        task = struck(world, claims())
+        task.enter(task.flow.runs[0].run_id)
+        task.clear()
+        task.try_(lambda call: "kill" if call.kind == "delete" else None)
+        is_stopped(task)
+        assert "which a person entered: it was told to stop" in str(task.try_().error)
 
     def test_that_is_told_to_stop_meanwhile_is_not_the_task_s(self, world):
         task, told = struck(world, claims()), list[int]()

@@ -253,8 +253,15 @@ def test_a_run_by_key_without_an_id(world):
     task.faults.add("response", body={"run_link": "https://there/1"})
     task.try_()
     assert task.xcoms["return_value"].keys() == {"run_link", "flow_id", "response"}
+    assert mentions(task.last.log, "has no run_id", "https://there/1")
     later(task, days=1)
     assert "https://there/1" in task.try_().error.next_step
+
+
+def test_a_response_that_names_no_run_is_in_the_log(world):
+    task = world(trigger())
+    task.faults.add("response", body={"rows": 5})
+    assert mentions(task.try_().log, "has no run_id", '{"rows": 5}')
 
 
 def test_cleared_while_it_continues_it_starts_over(parked):
