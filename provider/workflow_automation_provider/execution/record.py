@@ -214,7 +214,7 @@ class StartRecord(TaskRecord):
         self.set(frozen_key(start.token), {"at": datetime.now(UTC).isoformat()})
         self._write_again(start)
         spoken = self.spoken(start.token, twice=True)
-        return facts._replace(spoken=spoken, is_frozen=True, is_closed=True)
+        return facts._replace(spoken=spoken, is_closed=True)
 
     def enter(self, run: RunResult, last: Facts | None, *, waits: bool) -> Facts:
         """Record that the task continues with the run that a person entered, and return what is known of it now."""

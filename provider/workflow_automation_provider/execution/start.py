@@ -66,8 +66,7 @@ def request_digest(inputs: object, flow_id: object) -> str | None:
     from workflow_automation_provider.client.json_values import encode
 
     with contextlib.suppress(InvalidRequestError):
-        body = encode("inputs", inputs)
-        return hashlib.sha256(f"{flow_id} ".encode(errors="surrogatepass") + body).hexdigest()[:32]
+        return hashlib.sha256(encode("", [flow_id, inputs])).hexdigest()
     return None
 
 

@@ -179,6 +179,7 @@ def test_a_start_that_a_person_has_damaged_is_named_and_nothing_is_decided_by_it
     again = task.try_()
     assert isinstance(again.error, InvalidRequestError)
     assert (task.state, key in str(again.error), len(task.flow.runs)) == ("failed", True, runs)
+    assert "delete the entry" in again.error.next_step
     assert {task.flow.says("started", run) for run in range(runs)} == {503}
 
 

@@ -254,6 +254,10 @@ def test_a_run_by_key_without_an_id(world):
     task.try_()
     assert task.xcoms["return_value"].keys() == {"run_link", "flow_id", "response"}
     assert mentions(task.last.log, "has no run_id", "https://there/1")
+    assert task.flow.says("started") == 200
+    task.lose(task.last)
+    task.rows.end("retry")
+    assert "run_id is unknown" not in task.try_().log
     later(task, days=1)
     assert "https://there/1" in task.try_().error.next_step
 

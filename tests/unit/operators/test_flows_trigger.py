@@ -154,6 +154,22 @@ class TestInterrupted:
         with pytest.raises(OutcomeUnknownError, match=f"Try 1 .*{MAYBE}"):
             trigger().execute(context(store, try_number=3))
 
+    def test_while_it_waits_for_the_response_it_leaves_a_doubt(self, service, store, context, log):
+        service.faults.add("delay", seconds=3)
+        with interrupted(0.5):
+            trigger().execute(context(store))
+        assert OUTCOME not in store.entries
+        assert "Interrupted by TaskTimeout while waiting for the response" in log()
+        with pytest.raises(OutcomeUnknownError, match=MAYBE):
+            trigger().execute(context(store, try_number=2))
+
+    def test_while_the_service_is_busy_it_leaves_no_doubt(self, service, store, context, log):
+        service.faults.add("busy", retry_after="3")
+        with interrupted(0.5):
+            trigger(send_retry_timeout=60).execute(context(store))
+        assert store.entries[OUTCOME]["kind"] == "nothing"
+        assert "Interrupted" not in log()
+
     def test_while_the_run_is_recorded_it_is_recorded_all_the_same(self, service, store, context):
         real = store.set
 
@@ -176,7 +192,7 @@ class TestEnded:
     def test_before_it_began(self, service, store, context):
         operator = trigger(send_retry_timeout=120)
         operator.on_kill()
-        with pytest.raises(NotSentError) as caught:
+        with pytest.raises(NotSentError, match="was not sent: the task was ended") as caught:
             operator.execute(context(store))
 
         assert (caught.value.conn_id, caught.value.flow_id) == ("workflow_automation_default", "demo-flow")
