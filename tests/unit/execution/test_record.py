@@ -88,6 +88,7 @@ def test_where_an_earlier_try_left_nothing_a_probe_is_written_and_read_back(worl
     again = task.try_()
     assert task.state == "success"
     assert [call.kind for call in again.calls if "_probe/" in call.name] == ["set", "get"]
+    assert [*entries(task, "workflow_automation_probe/").values()] == [{"try_number": 2}]
     assert len([call for call in again.calls if call.name.endswith("_start/1/0")]) == 2
 
 
