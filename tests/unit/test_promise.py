@@ -187,7 +187,7 @@ def test_a_name_that_is_not_utf8(service, context, tmp_path, pattern):
     files = f"{folder}/{pattern or name}"
     for source in (files, f"file://{files}"):
         with pytest.raises(InvalidRequestError) as caught:
-            trigger(files=["README.md", source]).execute(context())
+            trigger(files=[__file__, source]).execute(context())
         assert repr(f"{folder}/{name}") in str(caught.value)
     assert service.journal.requests() == []
 
