@@ -328,8 +328,7 @@ def _words(response: Response, redact: Redactor) -> str:
         is_shown = is_shown and not _MARKUP.search(text)
     if not is_shown:
         return "(not shown: it is neither JSON nor plain text)"
-    words = document if isinstance(document, str) else text.strip()
-    return WITHHELD if redact.reveals(text) else redact.text(words)
+    return redact.text(document if isinstance(document, str) else text.strip())
 
 
 def _quote(response: Response, redact: Redactor) -> str:

@@ -162,11 +162,12 @@ def test_where_a_redirect_points_to(status, headers, shown):
         ("-5", None),
         ("٣", None),
         ("Sun, 99 Nov 1994 08:49:37 GMT", None),
+        (f"Sun, 06 Nov {'9' * 20} 08:49:37 GMT", None),
     ],
 )
 def test_retry_after(monkeypatch, value, seconds):
     now = datetime(1994, 11, 6, 8, 49, 30, tzinfo=UTC)
-    monkeypatch.setattr(responses, "datetime", Mock(now=lambda _: now))
+    monkeypatch.setattr(responses, "datetime", Mock(now=lambda zone: now if zone is UTC else None))
     assert responses.retry_after(value) == seconds
 
 
