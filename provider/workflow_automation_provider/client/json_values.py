@@ -72,8 +72,8 @@ def _plain(value: object, path: str) -> Any:
             return value.isoformat()
         case UUID():
             return str(value)
-        # Matched by attributes: ObjectStoragePath is Airflow's, and not a PurePath.
-        case PurePath() | object(as_uri=_, protocol=_):
+        # By attributes: ObjectStoragePath is Airflow's, and not a PurePath. Of its class, since an undefined template has none.
+        case _ if isinstance(value, PurePath) or {"as_uri", "protocol"} <= {*dir(type(value))}:
             return _text(str(value), path)
         case Mapping():
             return {_key(key, path): _plain(item, _member(path, key)) for key, item in value.items()}
@@ -89,12 +89,11 @@ def _plain(value: object, path: str) -> Any:
 
 def _text(value: str, path: str) -> str:
     try:
-        value.encode()
+        return value.encode().decode()  # str() of a str enum member returns its name
     except UnicodeEncodeError as error:
         raise _rejection(
             path, f"is not valid Unicode text (at character {error.start})", "fix its decoding"
         ) from None
-    return str.__str__(value)  # str() of a str enum member returns its name
 
 
 def _key(key: object, path: str) -> str:

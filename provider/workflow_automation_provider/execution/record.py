@@ -83,7 +83,7 @@ class StartRecord(TaskRecord):
     def last_word(self, token: str) -> datetime | None:
         """Return when the run with a token last said that it was running, None if it never did."""
         word = self.get_twice(word_key(token))
-        return datetime.fromisoformat(word["at"]) if word else None
+        return datetime.fromisoformat(word["at"]).replace(tzinfo=UTC) if word else None
 
     def entered(self) -> RunResult | None:
         """

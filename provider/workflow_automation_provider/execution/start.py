@@ -25,6 +25,7 @@ from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
+    RunFailedError,
     UnidentifiedError,
     WorkflowAutomationError,
 )
@@ -162,12 +163,14 @@ class RunStarter:
         """
         Return the run of a start.
 
-        :raises InvalidRequestError: if a person entered it, and it was told to stop, or another one has the task
+        :raises WorkflowAutomationError: if it was told to stop, or another one has the task
         """
         start, spoken = facts.start, facts.spoken
         known: RunResult = start.run or (facts.outcome and facts.outcome.run) or {}
         if start.run:
             check_entered(start.run["run_id"], spoken)
+        if spoken.stopped:
+            raise RunFailedError("The run was told to stop.", run_id=known.get("run_id"))
         self.facts = facts
         if start.run is None and self.earlier and start.place[0] != self._record.try_number:
             self._log.info("%s Returning that run, not starting another.", _sentence(self.earlier.message))

@@ -125,6 +125,8 @@ class CompletionWait:
             if waiting.entered:
                 check_entered(waiting.entered, spoken)
             run, end = waiting.run, spoken.end
+            if spoken.stopped and not end:
+                raise RunFailedError("The run was told to stop.", **_facts_of(run))
             try:
                 # Two runs may hold one token: the one that spoke need not be the response's.
                 if spoken.run_id or (spoken.claim and spoken.claim.run_link):
@@ -135,8 +137,6 @@ class CompletionWait:
                 if end is None or isinstance(error, RunFailedError):
                     raise
                 raise _unreadable(end, error) from error
-            if spoken.stopped:
-                raise RunFailedError("The run was told to stop.", **_facts_of(run))
             left = waiting.until - datetime.now(UTC)
             if left <= timedelta():
                 raise self._overdue(run, waiting, spoken)

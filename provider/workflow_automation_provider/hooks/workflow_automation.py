@@ -198,9 +198,9 @@ class WorkflowAutomationHook(BaseHook):
                 flow = self.extra.flow_id
         connection: Connection | None = self.__dict__.get("connection")
         secret = (connection.password or "").strip() if connection else ""
-        flow = None if flow is None or (secret and secret in str(flow)) else str(flow)
+        shown = flow if isinstance(flow, str) and not (secret and secret in flow) else None
         conn_id = error.conn_id or self.workflow_automation_conn_id
-        return error.with_facts(conn_id=conn_id if isinstance(conn_id, str) else None, flow_id=flow)
+        return error.with_facts(conn_id=conn_id if isinstance(conn_id, str) else None, flow_id=shown)
 
     @contextmanager
     def _locating(self, flow_id: str | None = None) -> Iterator[None]:

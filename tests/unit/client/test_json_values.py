@@ -16,6 +16,7 @@ import pytest
 from airflow.sdk import ObjectStoragePath
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2 import StrictUndefined
 
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.exceptions import InvalidRequestError
@@ -95,6 +96,7 @@ for _ in range(10_000):
         (memoryview(b"x"), "memoryview"),
         (Plain.ONE, "Plain"),
         (Path("\udcff"), "Unicode"),
+        (StrictUndefined(name="x"), "StrictUndefined"),
     ],
     ids=lambda value: type(value).__name__,
 )

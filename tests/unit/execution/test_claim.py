@@ -201,6 +201,14 @@ class TestNothing:
         assert asks(task) == (200 if has_claimed else 404)
 
 
+class TestMarked:
+    def test_while_the_service_works_it_uploads_nothing_for_a_run_that_stops(self, world):
+        task = world(claims(files=[{"name": "a"}]))
+        error = task.try_(after_sending(lambda: (task.mark("failed"), asks(task)))).error
+        assert ("told to stop" in str(error), error.run_id) == (True, task.flow.runs[0].run_id)
+        assert task.requests == ["/api/trigger"]
+
+
 class TestClear:
     @pytest.mark.parametrize(
         ("make", "has_claimed", "keep"), [(claims, False, True), (claims, True, False), (waits, True, True)]

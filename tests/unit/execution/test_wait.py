@@ -90,6 +90,19 @@ def test_a_word_that_cannot_be_read_loses_no_end(parked):
     assert task.try_(before("get", "workflow_automation_word/", fail)).result
 
 
+def test_a_word_without_a_time_zone_is_read_as_utc(parked):
+    task = parked(heartbeat_timeout=timedelta(minutes=1), on_unknown_start="claim")
+    assert task.flow.says("started") == 200
+    (token,) = (start["token"] for start in entries(task, "workflow_automation_start/").values())
+    later(task, minutes=3)
+    now = datetime.now(UTC).replace(tzinfo=None)
+    task.rows.enter(f"workflow_automation_word/{token}", {"at": now.isoformat()})
+    task.try_()
+    assert task.state == "awaiting_input"
+    assert task.flow.says("success") == 200
+    assert f"running (its last) at {now:%H:%M:%S}" in task.try_().log
+
+
 # The end ----------------------------------------------------------------------------------------------------
 
 
@@ -134,8 +147,10 @@ def test_on_run_failed_starts_another_run_while_a_retry_is_left(parked):
     assert (task.state, triggers(task)) == ("failed", 2)
 
 
-def test_a_run_that_was_told_to_stop_fails_the_task(parked):
+def test_a_run_that_was_told_to_stop_fails_the_task(parked, monkeypatch):
+    """Also without the connection."""
     task = parked()
+    monkeypatch.delenv(CONNECTION)
     task.lose(task.last)
     spoken = {"stopped": datetime.now(UTC).isoformat()}
     (start,) = entries(task, "workflow_automation_start/").values()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
+from jinja2 import StrictUndefined
 
 from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
 from workflow_automation_provider.execution.ledger import ENTERED
@@ -210,6 +211,11 @@ CASES: dict[str, list[Callable[[Tries], object]]] = {
     "an entered run that is none": [enters_what_is_none, execute(trigger(), try_number=2)],
     "a store that forgets": [execute(trigger()), forgets, execute(trigger())],
     "a template that was not rendered": [execute(trigger(flow_id="{{ ds }}"))],
+    "a template without a value after a doubt": [
+        fault("drop_after"),
+        execute(trigger()),
+        execute(rendered(trigger(), flow_id=StrictUndefined(name="ds"))),
+    ],
     "a template without a value": [execute(rendered(trigger(), flow_id="None"))],
     "a connection id that is none": [execute(trigger(workflow_automation_conn_id=None))],
     "an upload for a result without a run_id": [execute(upload({"flow_id": "demo-flow"}))],
