@@ -379,8 +379,8 @@ class RunStarter:
                 self._record.write_outcome(self._start, outcome)
             except Exception:
                 self._log.exception(
-                    "What the request ended in could not be recorded: a later try reports that a run may have been "
-                    "started."
+                    "What the request ended in could not be recorded: a later try reports that a run may "
+                    "have been started."
                 )
             if not isinstance(error, Exception):
                 raise
