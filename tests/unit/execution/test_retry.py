@@ -44,7 +44,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     """Return the time; the jitter is the largest."""
-    monkeypatch.setattr(random, "uniform", lambda _, high: high)
+    monkeypatch.setattr(random, "uniform", lambda low, high: high - low)
     return Clock(monkeypatch)
 
 
@@ -98,7 +98,8 @@ def sent(call, seconds=60, *, log=LOG, is_ended=lambda: False, **options):
 )
 def test_what_is_sent_again(clock, outcome, retry_unknown, is_sent_again):
     call = Call(outcome)
-    assert sent(call, retry_unknown=retry_unknown) is (DONE if is_sent_again else outcome)
+    options = {"retry_unknown": True} if retry_unknown else {}
+    assert sent(call, **options) is (DONE if is_sent_again else outcome)
     assert len(call.waits) == is_sent_again
 
 
@@ -117,6 +118,7 @@ def test_what_is_sent_again(clock, outcome, retry_unknown, is_sent_again):
         (60, [busy(600)] * 7, [601, 602, 604, 608, 616, 629]),
         (60, [busy(601)], []),
         (700, [busy(601)] * 2, [602]),
+        (601, [busy(601)], [601]),
     ],
 )
 def test_waits(clock, caplog, seconds, errors, waits):
