@@ -119,6 +119,10 @@ def test_key_of_six_letters_is_searched_for_among_letters(key):
     assert redactor.text(key[:-1]) == key[:-1]
 
 
+def test_key_that_looks_escaped_with_what_is_before_it():
+    assert Redactor([], key="41abcdef0123").text("%41abcdef0123") == WITHHELD
+
+
 def test_another_secret_is_withheld_as_strictly_as_the_key():
     redactor = Redactor([], key=KEY)
     redactor.add("Abc-_123" * 5)
@@ -142,6 +146,8 @@ OF_USER = base64.b64encode(b"user:h\xfcsh:12345").decode()
         ('Token id=1, token="hush-1234"', "no such id: hush-1234"),
         ("Key user:hush-1234", "no such id: hush-1234"),
         ("hush-1234==", "no such id: hush-1234"),
+        ("hush-123", "no such id: hush-123"),
+        ("one two three", "no such id: one two three"),
     ],
 )
 def test_secret_of_a_header(secret, text):
@@ -201,6 +207,7 @@ def test_time_is_linear_in_the_length_of_hostile_texts(piece):
         ("http://host:80/a@b", "http://host:80/a@b"),
         ("(url='HTTPS://u:pw@host:1/f?sig=a%20b'), next", "(url='HTTPS://u:***@host:1/f?***'), next"),
         ("no URL: a@b?c", "no URL: a@b?c"),
+        ("http://u:@host/", "http://u:@host/"),
         ("http://h/a? https://h/b?c.", "http://h/a? https://h/b?***."),
     ],
 )
