@@ -76,7 +76,7 @@ def _plain(value: object, path: str) -> Any:
             return {_key(key, path): _plain(item, _member(path, key)) for key, item in value.items()}
         case Sequence() if not isinstance(value, bytes | bytearray | memoryview):
             return [_plain(item, f"{path}[{number}]") for number, item in enumerate(value)]
-        # ObjectStoragePath is no PurePath. In the class, since an undefined template raises for each attribute of its own.
+        # ObjectStoragePath is no PurePath. Its class is asked, for an undefined template raises an error for any attribute.
         case _ if isinstance(value, PurePath) or {"as_uri", "protocol"} <= {*dir(type(value))}:
             return _text(str(value), path)
     kind = type(value).__name__

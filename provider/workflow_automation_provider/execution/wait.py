@@ -44,10 +44,11 @@ if TYPE_CHECKING:
 POLL_INTERVAL = 0.5
 """Seconds between two looks of a task, in its worker, at what a run has said."""
 
-# Seconds that a parked task sleeps if nobody wakes it. The first sleep is short, because an end that comes between the
+# How long a parked task sleeps if nobody wakes it. The first sleep is short, because an end that comes between the
 # task's last look and its park wakes nobody. None may end before the scheduler knows that the task has left
 # its worker: Airflow 3.3 would take that for a failure.
-_SLEEPS, _MIN_SLEEP = (15, 60, 240, 960, 3600), timedelta(seconds=5)
+_SLEEPS = [timedelta(seconds=seconds) for seconds in (15, 60, 240, 960, 3600)]
+_MIN_SLEEP = timedelta(seconds=5)
 
 
 class ResultUnreadableError(InvalidRequestError):
@@ -151,8 +152,7 @@ class CompletionWait:
             time.sleep(POLL_INTERVAL)
 
     def _park(self, run: RunResult, waiting: Waiting, left: timedelta) -> NoReturn:
-        longest = timedelta(seconds=_SLEEPS[min(waiting.sleeps, len(_SLEEPS) - 1)])
-        sleep = max(_MIN_SLEEP, min(left, longest))
+        sleep = max(_MIN_SLEEP, min(left, _SLEEPS[min(waiting.sleeps, len(_SLEEPS) - 1)]))
         self.retrier.log.info(
             "Waiting for the end of run %s, until %s at the latest.",
             one_line(run.get("run_id", "(unknown id)")),
@@ -244,11 +244,12 @@ class CompletionWait:
 
     def _overdue(self, run: RunResult, waiting: Waiting, spoken: Spoken) -> RunTimeoutError:
         by_id = f"run {run['run_id']}" if "run_id" in run else "the workflow's list of runs"
+        where = run.get("run_link") or by_id
         return RunTimeoutError(
             f"No result was reported within completion_timeout ({waiting.until - waiting.since}). "
             f"{self._said(waiting, spoken)}",
             next_step=(
-                f"Look at {run.get('run_link') or by_id}.\nIf its last step failed to call back, look at its error, and whether the service reaches "
+                f"Look at {where}.\nIf its last step failed to call back, look at its error, and whether the service reaches "
                 "callback_base_url."
             ),
             **_facts_of(run),
