@@ -73,7 +73,9 @@ def measure(
     """
     run_id = f"{who}-{time.time_ns()}"
     path = home / f"{items}.jsonl"
-    path.write_text("".join(f'{{"customer": "Ada", "number": {number}}}\n' for number in range(items)))
+    path.write_text(
+        "".join(f'{{"customer": "Ada", "number": {number}}}\n' for number in range(items))
+    )
     run_dag(api, who, run_id, {"service": service[0], "url": service[1], "items": str(path)})
     seconds, peak = read_times(home)[f"{run_id} start"]
     return items / seconds, peak
@@ -90,7 +92,11 @@ def run(scheme: str) -> dict[str, list[float]]:
         }
         airflow = stack.enter_context(undisturbed_airflow(home, DAGS, variables=variables))
         for name, url in urls.items():
-            connection = {"conn_type": "workflow_automation", "host": f"{url}/api", "password": "bench-key"}
+            connection = {
+                "conn_type": "workflow_automation",
+                "host": f"{url}/api",
+                "password": "bench-key",
+            }
             airflow.api.add_connection(name, connection)
         quick = next(iter(urls.items()))
         few = measure(airflow.api, home, "batch", quick, 100)[1]  # to warm up, too

@@ -84,7 +84,9 @@ def undisturbed_airflow(
     return found
 
 
-def run_dag(api: AirflowApi, dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> None:
+def run_dag(
+    api: AirflowApi, dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None
+) -> None:
     """
     Run a DAG.
 
@@ -98,7 +100,9 @@ def run_dag(api: AirflowApi, dag_id: str, run_id: str, conf: Mapping[str, Any] |
 
 def read_times(home: Path) -> dict[str, tuple[float, float]]:
     """Return what the tasks of ``timed`` took: the seconds in ``execute`` and the peak memory in MiB, by their names."""
-    return {name: (seconds, peak) for name, seconds, peak in map(json.loads, (home / "times").open())}
+    return {
+        name: (seconds, peak) for name, seconds, peak in map(json.loads, (home / "times").open())
+    }
 
 
 def cpu_seconds(processes: Iterable[psutil.Process]) -> float:

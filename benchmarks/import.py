@@ -21,7 +21,17 @@ CONTENDERS = {
     "HttpOperator": "airflow.providers.http.operators.http",
 }
 
-HEAVY = {"aiohttp", "asgiref", "httpx", "numpy", "pandas", "pydantic", "requests", "sqlalchemy", "tenacity"}
+HEAVY = {
+    "aiohttp",
+    "asgiref",
+    "httpx",
+    "numpy",
+    "pandas",
+    "pydantic",
+    "requests",
+    "sqlalchemy",
+    "tenacity",
+}
 
 # What any DAG file has imported before its operators.
 PROBE = """
@@ -59,7 +69,9 @@ def main() -> None:
     # The first warms the disk.
     medians = {name: statistics.median(taken[1:]) for name, taken in times.items()}
     theirs = medians["HttpOperator"]
-    heavy = {name: sorted({m.partition(".")[0] for m in modules[name]} & HEAVY) for name in CONTENDERS}
+    heavy = {
+        name: sorted({m.partition(".")[0] for m in modules[name]} & HEAVY) for name in CONTENDERS
+    }
     rows = [
         [name, str(len(modules[name])), ", ".join(heavy[name]) or "none", f"{seconds / theirs:.3f}"]
         for name, seconds in medians.items()

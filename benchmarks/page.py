@@ -23,7 +23,9 @@ from common import cpu_seconds, pick, report
 OLD, PER_DAG_RUN, WAITING, ROUNDS = pick(300_000, 3_000), 100, 500, pick(30, 3)
 BATCHES, ENTRIES = 10, 2_000
 LIST = "/workflow-automation/runs/"
-THEIRS = "/api/v2/dags/~/dagRuns/~/taskInstances?state=awaiting_input&limit=100&order_by=-start_date"
+THEIRS = (
+    "/api/v2/dags/~/dagRuns/~/taskInstances?state=awaiting_input&limit=100&order_by=-start_date"
+)
 
 # A waiting task has three entries; a third of the flows have said something. One in a hundred old tasks failed last week.
 FILL = f"""
@@ -98,7 +100,9 @@ def fill(url: str) -> None:
 def measure(airflow: Airflow) -> None:
     """Ask for both in turn, and print what they took."""
     with httpx.Client(base_url=airflow.url, timeout=60, trust_env=False) as http:
-        token = http.post("/auth/token", json={"username": USER, "password": PASSWORD}).json()["access_token"]
+        token = http.post("/auth/token", json={"username": USER, "password": PASSWORD}).json()[
+            "access_token"
+        ]
         http.cookies.set("_token", token)
         server = airflow.programs[API_SERVER.name].family()
         took: dict[str, list[float]] = {LIST: [], THEIRS: []}
@@ -115,7 +119,9 @@ def measure(airflow: Airflow) -> None:
         page = http.get(LIST).text
     assert page.count("<tr") == 201
     assert f"all {WAITING + BATCHES}" in page
-    print(f"{2 * OLD:,} old entries, {WAITING} waiting tasks, {BATCHES} batches of {ENTRIES:,} entries\n")
+    print(
+        f"{2 * OLD:,} old entries, {WAITING} waiting tasks, {BATCHES} batches of {ENTRIES:,} entries\n"
+    )
     rows = []
     for path, name in ((LIST, "Flow runs"), (THEIRS, "Airflow's task instances, a page of 100")):
         quantiles = statistics.quantiles(took[path], n=20)

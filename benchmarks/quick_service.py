@@ -53,7 +53,9 @@ class Connection(asyncio.BufferedProtocol):
             if not found:
                 return
             fields = dict(line.split(b": ", 1) for line in self._head.split(b"\r\n")[1:])
-            self._left = -1 if b"transfer-encoding" in fields else int(fields.get(b"content-length", 0))
+            self._left = (
+                -1 if b"transfer-encoding" in fields else int(fields.get(b"content-length", 0))
+            )
         if self._left < 0:
             self._end = (self._end + received[-len(LAST_CHUNK) :])[-len(LAST_CHUNK) :]
             is_complete = self._end == LAST_CHUNK
@@ -66,7 +68,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _respond(self) -> None:
         run_id = str(next(run_ids))
-        body = json.dumps({"run_id": run_id, "run_link": f"https://service.example/runs/{run_id}"}).encode()
+        body = json.dumps(
+            {"run_id": run_id, "run_link": f"https://service.example/runs/{run_id}"}
+        ).encode()
         head = "HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: "
         self._transport.write(f"{head}{len(body)}\r\n\r\n".encode() + body)
 
@@ -97,7 +101,9 @@ def quick_service(latency: float = 0.0, certificate: Path | None = None) -> Iter
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
         port = listener.getsockname()[1]
         arguments = (listener, latency, certificate)
-        process = multiprocessing.get_context("fork").Process(target=_serve, args=arguments, daemon=True)
+        process = multiprocessing.get_context("fork").Process(
+            target=_serve, args=arguments, daemon=True
+        )
         process.start()
     yield f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
     process.kill()

@@ -69,7 +69,9 @@ def run(scheme: str) -> dict[str, tuple[Milliseconds, Milliseconds]]:
             results = {}
             for who in TITLES:
                 ids = [f"{who}_{number}" for number in range(WARM_UP, WARM_UP + STARTS)]
-                tasks = [airflow.api.task("starts", "run", task_id)["duration"] * 1000 for task_id in ids]
+                tasks = [
+                    airflow.api.task("starts", "run", task_id)["duration"] * 1000 for task_id in ids
+                ]
                 results[who] = tasks, [execute[f"run {task_id}"][0] * 1000 for task_id in ids]
             return results
 
@@ -91,4 +93,8 @@ def rows() -> Iterator[list[str]]:
 
 
 if __name__ == "__main__":
-    report(["service", "operator", "task, HttpOperator = 1", "task, ms", "`execute`, ms"], rows(), texts=2)
+    report(
+        ["service", "operator", "task, HttpOperator = 1", "task, ms", "`execute`, ms"],
+        rows(),
+        texts=2,
+    )

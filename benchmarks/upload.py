@@ -36,7 +36,11 @@ KIB = 1024
 GIB = pick(1024, 8) * MIB
 MANY, ROUNDS = pick((1000, 3), (50, 1))
 DELAY, BUCKET = 0.02, "bench"
-ACCESS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
+ACCESS = {
+    "aws_access_key_id": "testing",
+    "aws_secret_access_key": "testing",
+    "region_name": "us-east-1",
+}
 HEADERS = {"Content-Type": "application/json", "X-API-Key": "key"}
 BODY = {
     "flow_id": "flow",
@@ -87,7 +91,11 @@ def operator(_: Given) -> Send:
 
     files = f"s3://bench_s3@{BUCKET}/files/"
     task = UploadFilesOperator(
-        task_id="upload", run_id="1", flow_id="flow", files=files, workflow_automation_conn_id="bench"
+        task_id="upload",
+        run_id="1",
+        flow_id="flow",
+        files=files,
+        workflow_automation_conn_id="bench",
     )
     task.hook.get_conn()
     resolve(files)  # opens the client
@@ -154,7 +162,9 @@ def pipeline(given: Given, content: str) -> Send:
     headers = shlex.join(part for pair in HEADERS.items() for part in ("-H", ": ".join(pair)))
     send = f"curl -sS -X POST -T - -H Expect: {headers} {given.url}/api/public/upload"
     command = ["sh", "-c", f"{{ printf %s {begin}; {content}; printf %s {end}; }} | {send}"]
-    subprocess.run(["curl", "--version"], capture_output=True, check=True)  # whose memory is the baseline
+    subprocess.run(
+        ["curl", "--version"], capture_output=True, check=True
+    )  # whose memory is the baseline
     return lambda: subprocess.run(command, capture_output=True, check=True, text=True).stdout
 
 
@@ -227,7 +237,9 @@ def s3(port: int, **config: Any) -> Any:
     import boto3
     from botocore.config import Config
 
-    return boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", config=Config(**config), **ACCESS)
+    return boto3.client(
+        "s3", endpoint_url=f"http://127.0.0.1:{port}", config=Config(**config), **ACCESS
+    )
 
 
 @contextmanager
@@ -276,7 +288,11 @@ def take_turns(case: Case, given: Given, proxy: StoreProxy | None) -> dict[str, 
 
     extra = {"endpoint_url": f"http://127.0.0.1:{given.store}", "region_name": "us-east-1"}
     connections = {
-        "bench": {"conn_type": "workflow_automation", "host": f"{given.url}/api", "password": "key"},
+        "bench": {
+            "conn_type": "workflow_automation",
+            "host": f"{given.url}/api",
+            "password": "key",
+        },
         "bench_http": {"conn_type": "http", "host": given.url},
         "bench_s3": {"conn_type": "aws", "login": "testing", "password": "testing", "extra": extra},
     }
@@ -291,7 +307,9 @@ def take_turns(case: Case, given: Given, proxy: StoreProxy | None) -> dict[str, 
                 if proxy:
                     proxy.seen.clear()
                 seconds, memory = pool.apply(contend, (case.contenders[who], given))
-                requests = sum("list-type" not in seen.target for seen in proxy.seen) if proxy else 0
+                requests = (
+                    sum("list-type" not in seen.target for seen in proxy.seen) if proxy else 0
+                )
                 results[who].append(Result(seconds, memory, requests))
                 say(f"{case.title}: {who}: {seconds:.2f} s")
     return results

@@ -176,7 +176,8 @@ def run(airflow: Airflow, dag_id: str, state: str, flows: Flows) -> Result:
     ends = end(flows)
     ended = reach(airflow, dag_id, "success", ENDING)
     seconds = [
-        datetime.fromisoformat(task["end_date"]).timestamp() - ends[task["map_index"]] for task in ended
+        datetime.fromisoformat(task["end_date"]).timestamp() - ends[task["map_index"]]
+        for task in ended
     ]
     cpu = cpu_seconds(processes(airflow)) - cpu - waiting.cpu * (time.monotonic() - began) / 60
     airflow.api.ask("PATCH", f"/dags/{dag_id}/dagRuns/run", {"state": "failed"})

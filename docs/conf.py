@@ -55,7 +55,9 @@ include_patterns = [
     "CONTRIBUTING.md",
 ]
 # No other folder is searched.
-exclude_patterns = [path.name for path in PROJECT.iterdir() if path.is_dir() and path.name != "docs"]
+exclude_patterns = [
+    path.name for path in PROJECT.iterdir() if path.is_dir() and path.name != "docs"
+]
 exclude_patterns += ["docs/_build"]
 
 # The same anchors as on a code host.
@@ -217,7 +219,9 @@ def names_of(module: str) -> dict[str, str]:
     for node in tree.body:
         match node:
             case (
-                ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name))
+                ast.ClassDef(name=name)
+                | ast.FunctionDef(name=name)
+                | ast.AnnAssign(target=ast.Name(id=name))
             ):
                 found[name] = f"{module}.{name}"
             case ast.Assign(targets=[ast.Name(id=name)]):
@@ -231,7 +235,9 @@ class Names:
     def __init__(self) -> None:
         package = importlib.import_module(PACKAGE)
         modules = [found.name for found in pkgutil.walk_packages(package.__path__, f"{PACKAGE}.")]
-        self._by_module = {module: names_of(module) for module in modules if not module.endswith("__main__")}
+        self._by_module = {
+            module: names_of(module) for module in modules if not module.endswith("__main__")
+        }
 
     def objects(self, target: str, module: str | None) -> list[object]:
         """
@@ -284,7 +290,9 @@ class Resolver(SphinxPostTransform):
     def run(self, **_: Any) -> None:
         """Resolve the references of a page."""
         domain = self.env.domains.python_domain
-        documented = {id(value): name for name in domain.objects if (value := lookup(name)) is not None}
+        documented = {
+            id(value): name for name in domain.objects if (value := lookup(name)) is not None
+        }
         for node in list(self.document.findall(pending_xref)):
             target = node.get("reftarget", "")
             if node["reftype"] == "myst" and is_folder(node["refdoc"], target):
@@ -305,7 +313,9 @@ class Resolver(SphinxPostTransform):
                     entry = domain.objects[name]
                     page = self.env.current_document.docname
                     node.replace_self(
-                        make_refnode(self.app.builder, page, entry.docname, entry.node_id, content, name)
+                        make_refnode(
+                            self.app.builder, page, entry.docname, entry.node_id, content, name
+                        )
                     )
                     break
             else:
@@ -329,7 +339,9 @@ def readable(
     returns: str | None,
 ) -> tuple[str | None, str | None]:
     """Write defaults as Python: without that, Sphinx cannot parse what a dataclass makes."""
-    return signature and signature.replace("<factory>", "...").replace("= not given", "= UNSET"), returns
+    return signature and signature.replace("<factory>", "...").replace(
+        "= not given", "= UNSET"
+    ), returns
 
 
 def without_limits(_app: Sphinx, target: Any, _bound: bool) -> None:

@@ -48,7 +48,10 @@ with DAG(
     schedule=None,
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
-    params={"source": f"file://{DATA}/batch/customers.csv", "folder": f"file://{tempfile.gettempdir()}"},
+    params={
+        "source": f"file://{DATA}/batch/customers.csv",
+        "folder": f"file://{tempfile.gettempdir()}",
+    },
     doc_md=__doc__,
     tags=["example", "workflow automation"],
 ):

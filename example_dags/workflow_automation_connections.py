@@ -27,7 +27,9 @@ with DAG(
     # [START howto_connections]
     for report in ("orders", "invoices"):
         # Both tasks of a group get its connection.
-        with TaskGroup(report, default_args={"workflow_automation_conn_id": f"workflow_automation_{report}"}):
+        with TaskGroup(
+            report, default_args={"workflow_automation_conn_id": f"workflow_automation_{report}"}
+        ):
             trigger = TriggerFlowOperator(task_id="trigger", inputs={"report": report}, retries=3)
             UploadFilesOperator(
                 task_id="upload", run_id=trigger.output, files=[f"{DATA}/{report}.csv"], retries=3

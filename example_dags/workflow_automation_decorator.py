@@ -48,5 +48,9 @@ with DAG(
 ):
     # [START howto_decorator_trigger_flow_call]
     announce(trigger("Barbara", "en"))
-    runs = trigger.override(task_id="trigger_all").partial(language="en").expand(customer=list_customers())
+    runs = (
+        trigger.override(task_id="trigger_all")
+        .partial(language="en")
+        .expand(customer=list_customers())
+    )
     # [END howto_decorator_trigger_flow_call]

@@ -20,7 +20,8 @@ DATA = Path(__file__).parent / "data" / "customers"
 @task
 def list_customers() -> list[dict]:
     return [
-        {"inputs": {"customer": name}, "files": [f"{DATA}/{name}.csv"]} for name in ("Ada", "Grace", "Edsger")
+        {"inputs": {"customer": name}, "files": [f"{DATA}/{name}.csv"]}
+        for name in ("Ada", "Grace", "Edsger")
     ]
 
 

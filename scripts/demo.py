@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from airflow_launcher.airflow import Airflow
     from workflow_automation_provider.testing import LocalService
 
-EXAMPLES = ("workflow_automation_trigger_upload", "workflow_automation_claim", "workflow_automation_wait")
+EXAMPLES = (
+    "workflow_automation_trigger_upload",
+    "workflow_automation_claim",
+    "workflow_automation_wait",
+)
 
 
 def show(service: LocalService, first: int) -> None:

@@ -10,7 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from airflow_launcher.airflow import DAG_PROCESSOR, SCHEDULER, TRIGGERER, VERSION, Airflow, Component
+from airflow_launcher.airflow import (
+    DAG_PROCESSOR,
+    SCHEDULER,
+    TRIGGERER,
+    VERSION,
+    Airflow,
+    Component,
+)
 from airflow_launcher.processes import free_port, wait_for
 from local_s3 import BUCKET, LocalS3
 from workflow_automation_provider.testing import DEMO_KEY, JournalError, Key, LocalService, Run
@@ -21,9 +28,16 @@ HOMES = PROJECT / ".airflow"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KEYS = {
     "workflow_automation_default": DEMO_KEY,
-    **{f"workflow_automation_{name}": Key(f"{name}-key", f"{name}-flow") for name in ("orders", "invoices")},
+    **{
+        f"workflow_automation_{name}": Key(f"{name}-key", f"{name}-flow")
+        for name in ("orders", "invoices")
+    },
 }
-POOL = {"name": "workflow_automation", "slots": 2, "description": "Requests to the service at a time"}
+POOL = {
+    "name": "workflow_automation",
+    "slots": 2,
+    "description": "Requests to the service at a time",
+}
 OBJECTS = {"orders/monday.csv": b"order\n1001\n", "orders/tuesday.csv": b"order\n1002\n"}
 
 
@@ -48,7 +62,9 @@ def local_airflow(
             shutil.rmtree(airflow.home, ignore_errors=True)
             airflow.home.mkdir(parents=True)
         with (
-            LocalService([*KEYS.values()], airflow.home / "service.jsonl", port=service_port) as service,
+            LocalService(
+                [*KEYS.values()], airflow.home / "service.jsonl", port=service_port
+            ) as service,
             LocalS3() as s3,
         ):
             print(f"Starting Airflow {VERSION} in {airflow.home} (about 40 s) …")
@@ -74,7 +90,9 @@ class _LocalAirflow(Airflow):
             DAGS,
             components=[
                 Component("ui", ["api-server", "--apps", "core"]),
-                Component("execution-api", ["api-server", "--apps", "execution", "--port", execution_port]),
+                Component(
+                    "execution-api", ["api-server", "--apps", "execution", "--port", execution_port]
+                ),
                 SCHEDULER,
                 DAG_PROCESSOR,
                 TRIGGERER,
@@ -133,11 +151,16 @@ def _script_flows(service: LocalService, s3: LocalS3, delay: float) -> None:
         s3.put(run.inputs["key"], b"customer,total\nAda,19.99\nGrace,240.00\n")
 
     service.callbacks.add(result=write_object, inputs={"bucket": BUCKET}, delay=delay)
-    words = [{"progress": part, "message": f"Exported {part:.0%}", "delay": delay / 3} for part in (0.3, 0.7)]
+    words = [
+        {"progress": part, "message": f"Exported {part:.0%}", "delay": delay / 3}
+        for part in (0.3, 0.7)
+    ]
     service.callbacks.add(
         result=lambda run: {"rows": 1250, "file": f"{run.inputs.get('report', 'all')}.csv"},
         started=0,
         running=words,
         delay=delay / 3,
     )
-    service.faults.add("drop_after", flow_id=DEMO_KEY.flow_id, inputs={"report": "refunds"}, times=None)
+    service.faults.add(
+        "drop_after", flow_id=DEMO_KEY.flow_id, inputs={"report": "refunds"}, times=None
+    )

@@ -36,7 +36,12 @@ class LocalS3:
         """The Airflow connection to it, as a JSON value."""
         # The connection's test asks STS, for which the URL of the others does not count.
         sts = {"service_config": {"sts": {"endpoint_url": self._at["endpoint_url"]}}}
-        return {"conn_type": "aws", "login": "testing", "password": "testing", "extra": {**self._at, **sts}}
+        return {
+            "conn_type": "aws",
+            "login": "testing",
+            "password": "testing",
+            "extra": {**self._at, **sts},
+        }
 
     def put(self, key: str, content: bytes) -> None:
         """Write an object."""

@@ -92,7 +92,10 @@ def add_operators() -> None:
         (cst.BaseString, change_string),
         (cst.Expr, lambda node: [cst.Pass()] if isinstance(node.value, cst.Call) else []),
         (cst.Raise, lambda _: [cst.Pass()]),
-        (cst.Return, lambda node: [] if m.matches(node, nothing) else [cst.Return(cst.Name("None"))]),
+        (
+            cst.Return,
+            lambda node: [] if m.matches(node, nothing) else [cst.Return(cst.Name("None"))],
+        ),
         (cst.ExceptHandler, swallow_nothing),
         *((kind, drop_element) for kind in (cst.Tuple, cst.List, cst.Set, cst.Dict)),
     ]
@@ -105,7 +108,9 @@ def prepare_workspace() -> None:
         ("provider", "src"),
         *((folder, folder) for folder in ("tests/unit", "tests/support", "docs")),
     ):
-        shutil.copytree(PROJECT / source, WORKSPACE / target, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            PROJECT / source, WORKSPACE / target, ignore=shutil.ignore_patterns("__pycache__")
+        )
     for file in ("tests/conftest.py", "pyproject.toml"):
         shutil.copy(PROJECT / file, WORKSPACE / file)
 
@@ -133,7 +138,10 @@ def read_results(file: str) -> Iterator[tuple[Mutant, str]]:
         was, becomes = (
             " ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+"
         )
-        yield Mutant(file, f"{class_name}.{function}" if class_name else function, was, becomes), status
+        yield (
+            Mutant(file, f"{class_name}.{function}" if class_name else function, was, becomes),
+            status,
+        )
 
 
 def test_group(files: list[str], patterns: Iterable[str]) -> list[tuple[Mutant, str]]:
@@ -142,7 +150,9 @@ def test_group(files: list[str], patterns: Iterable[str]) -> list[tuple[Mutant, 
     with contextlib.chdir(WORKSPACE):
         tests = sorted(str(path) for one in patterns for path in Path("tests", "unit").glob(one))
         paths = [str(PACKAGE / file) for file in files]
-        process = multiprocessing.get_context("fork").Process(target=run_mutmut, args=(paths, tests))
+        process = multiprocessing.get_context("fork").Process(
+            target=run_mutmut, args=(paths, tests)
+        )
         process.start()
         process.join()
         if process.exitcode:
@@ -158,7 +168,9 @@ def without_casts(line: str) -> str:
 def report(results: list[tuple[Mutant, str]]) -> bool:
     """Print the results of the mutants; return whether each was noticed or is explained."""
     explained = tomllib.loads(EXPLANATIONS.read_text())["survivor"]
-    explanations = {Mutant(*(one[field] for field in Mutant._fields)) for one in explained if one["reason"]}
+    explanations = {
+        Mutant(*(one[field] for field in Mutant._fields)) for one in explained if one["reason"]
+    }
     survivors = {
         mutant: status
         for mutant, status in results
@@ -173,8 +185,13 @@ def report(results: list[tuple[Mutant, str]]) -> bool:
         print(f"{status}: {mutant.file}, {mutant.function}\n  - {mutant.was}\n  + {mutant.becomes}")
     for file in sorted(tested):
         counts = Counter(status for mutant, status in results if mutant.file == file)
-        print(f"{file}: " + ", ".join(f"{number} {status}" for status, number in sorted(counts.items())))
-    print(f"{len(results)} mutants: {len(survivors)} survived, {len(unexplained)} of them unexplained")
+        print(
+            f"{file}: "
+            + ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
+        )
+    print(
+        f"{len(results)} mutants: {len(survivors)} survived, {len(unexplained)} of them unexplained"
+    )
     return not unexplained
 
 
@@ -183,7 +200,9 @@ def main() -> int:
     patterns = sys.argv[1:] or ["*"]
     results = []
     for files, tests in GROUPS.items():
-        chosen = [file for file in files.split() if any(fnmatch.fnmatch(file, one) for one in patterns)]
+        chosen = [
+            file for file in files.split() if any(fnmatch.fnmatch(file, one) for one in patterns)
+        ]
         if chosen:
             results += test_group(chosen, tests.split())
     if not results:

@@ -34,12 +34,18 @@ def cut(path: str, name: str) -> str:
     :raises ValueError: if the markers are not there, once each
     """
     text = (PROJECT / path).read_text(encoding="utf-8")
-    found = re.findall(rf"^ *# \[START {name}\]\n(.*?)^ *# \[END {name}\]$", text, re.MULTILINE | re.DOTALL)
+    found = re.findall(
+        rf"^ *# \[START {name}\]\n(.*?)^ *# \[END {name}\]$", text, re.MULTILINE | re.DOTALL
+    )
     if len(found) != 1:
-        raise ValueError(f"{path} has {len(found)} parts from [START {name}] to [END {name}], expected one.")
+        raise ValueError(
+            f"{path} has {len(found)} parts from [START {name}] to [END {name}], expected one."
+        )
     code = textwrap.dedent(found[0]).strip("\n") + "\n"
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", "snippet.py", "-"]
-    return subprocess.run(command, input=code, capture_output=True, check=True, text=True, cwd=PROJECT).stdout
+    return subprocess.run(
+        command, input=code, capture_output=True, check=True, text=True, cwd=PROJECT
+    ).stdout
 
 
 def first_sentence(documented: Any) -> str:
@@ -53,11 +59,15 @@ def rows(path: str, names: list[str]) -> Iterator[list[str]]:
     for name in names:
         found = getattr(resolve_name(path), name)
         parameters = [*inspect.signature(found).parameters.values()]
-        arguments = [one.name for one in parameters if one.kind != one.KEYWORD_ONLY and one.name != "self"]
+        arguments = [
+            one.name for one in parameters if one.kind != one.KEYWORD_ONLY and one.name != "self"
+        ]
         meaning = [first_sentence(found)]
         if inspect.isfunction(found):
             said = re.findall(
-                r"^:param (\w+): (.+?)(?=^:|\Z)", inspect.getdoc(found) or "", re.MULTILINE | re.DOTALL
+                r"^:param (\w+): (.+?)(?=^:|\Z)",
+                inspect.getdoc(found) or "",
+                re.MULTILINE | re.DOTALL,
             )
             meaning += (f"``{one}``: {' '.join(text.split())}." for one, text in said)
         yield [f"``{name}({', '.join(arguments)})``", " ".join(meaning)]
@@ -67,7 +77,9 @@ def as_markdown(table: Iterator[list[str]]) -> str:
     """Return a table."""
     head, *others = (
         [
-            re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", cell).replace("``", "`").replace("|", r"\|")
+            re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", cell)
+            .replace("``", "`")
+            .replace("|", r"\|")
             for cell in row
         ]
         for row in table
@@ -78,7 +90,9 @@ def as_markdown(table: Iterator[list[str]]) -> str:
 def renewed(text: str) -> str:
     """Return a page with all its snippets cut again, and its tables made again."""
     text = _CUT.sub(lambda match: f"{match[1]}{cut(match[2], match[3])}```", text)
-    return _TABLE.sub(lambda match: f"{match[1]}\n{as_markdown(rows(match[2], match[3].split()))}", text)
+    return _TABLE.sub(
+        lambda match: f"{match[1]}\n{as_markdown(rows(match[2], match[3].split()))}", text
+    )
 
 
 def main() -> None:

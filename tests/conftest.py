@@ -66,9 +66,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Of two processes of pytest-xdist, only the first then starts one: the other takes over what comes last.
     """
-    quick_first = "MUTANT_UNDER_TEST" in os.environ  # mutation testing ends at the first test that fails
+    quick_first = (
+        "MUTANT_UNDER_TEST" in os.environ
+    )  # mutation testing ends at the first test that fails
     slow = {"airflow_home", "dag", "world"}
-    items.sort(key=lambda item: slow.isdisjoint(getattr(item, "fixturenames", ())) is not quick_first)
+    items.sort(
+        key=lambda item: slow.isdisjoint(getattr(item, "fixturenames", ())) is not quick_first
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -98,11 +102,15 @@ def airflow_home() -> Path:
 
         upgradedb()  # as `airflow db migrate` does in a process of its own, which takes longer to start
     else:  # before Airflow 3.3, whose migrations silence the logs of the process
-        subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True
+        )
     from airflow import settings
     from sqlalchemy import event
 
     if settings.engine.dialect.name == "sqlite":  # it need not survive a power failure
-        event.listen(settings.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous = OFF"))
+        event.listen(
+            settings.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous = OFF")
+        )
         settings.engine.dispose()
     return _HOME

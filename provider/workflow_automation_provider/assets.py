@@ -40,7 +40,9 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     """
     _, flows, flow_id = uri.path.rpartition("/flows/")
     if not (uri.hostname and flows and flow_id):
-        raise ValueError(f"URI format {ASSET_SCHEME}:// must be {ASSET_SCHEME}://HOST/…/flows/FLOW.")
+        raise ValueError(
+            f"URI format {ASSET_SCHEME}:// must be {ASSET_SCHEME}://HOST/…/flows/FLOW."
+        )
     return uri._replace(netloc=uri.netloc.rpartition("@")[2].lower(), query="", fragment="")
 
 
@@ -49,4 +51,6 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: object) -> Datas
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
     parts = urlsplit(asset.uri)
-    return Dataset(namespace=f"{parts.scheme}://{parts.netloc}", name=unquote(parts.path.lstrip("/")))
+    return Dataset(
+        namespace=f"{parts.scheme}://{parts.netloc}", name=unquote(parts.path.lstrip("/"))
+    )

@@ -207,11 +207,17 @@ class WorkflowAutomationError(Exception):
     def __str__(self) -> str:
         where = [
             f"{name}: {value}"
-            for name, value in (("Connection", self.conn_id), ("Flow", self.flow_id), ("Run", self.run_id))
+            for name, value in (
+                ("Connection", self.conn_id),
+                ("Flow", self.flow_id),
+                ("Run", self.run_id),
+            )
             if value
         ]
         message = f"[{self.code}] {self.message}" if self.code else self.message
-        return "\n".join(filter(None, (message, self._said, self.consequence, self.next_step, *where)))
+        return "\n".join(
+            filter(None, (message, self._said, self.consequence, self.next_step, *where))
+        )
 
 
 class InvalidRequestError(WorkflowAutomationError, ValueError):

@@ -28,7 +28,9 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*://)(?:[\w.-]+@)?([\w.~-]*(?::\d+)?/[^@?#%
 _MAGIC = re.compile(r"[*[]")
 
 
-def collect(hook: BaseHook, flow_id: str | None, *, read: object = (), written: object = ()) -> None:
+def collect(
+    hook: BaseHook, flow_id: str | None, *, read: object = (), written: object = ()
+) -> None:
     """
     Give the flow and the files to Airflow's collector, if anything reads it. A failure is only logged.
 
@@ -45,7 +47,10 @@ def collect(hook: BaseHook, flow_id: str | None, *, read: object = (), written: 
         collector: HookLineageCollector = get_hook_lineage_collector()  # type: ignore[no-untyped-call]
         if flow_id:
             collector.add_output_asset(context=hook, uri=uri_of(hook.get_conn().base_url, flow_id))
-        for add, files in ((collector.add_output_asset, written), (collector.add_input_asset, read)):
+        for add, files in (
+            (collector.add_output_asset, written),
+            (collector.add_input_asset, read),
+        ):
             for uri in uris_of(files):
                 add(context=hook, uri=uri)
     except Exception:
@@ -67,7 +72,9 @@ def uris_of(files: object) -> list[str]:
 
     :param files: what was resolved, or a source or several as a DAG author passes them. A glob is reported as its folder
     """
-    if isinstance(files, str | os.PathLike | Asset | Mapping | File) or not isinstance(files, Iterable):
+    if isinstance(files, str | os.PathLike | Asset | Mapping | File) or not isinstance(
+        files, Iterable
+    ):
         files = [files]
     uris = dict.fromkeys(filter(None, map(_uri, files)))
     if len(uris) > MAX_INPUTS:

@@ -105,7 +105,12 @@ def trigger_flow_once(
 
 
 def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not name.strip() or len(name) > _MAX_NAME or one_line(name) != name:
+    if (
+        not isinstance(name, str)
+        or not name.strip()
+        or len(name) > _MAX_NAME
+        or one_line(name) != name
+    ):
         raise InvalidRequestError(
             f"name is {name!r}: expected a unique name for each start within a task, of at most {_MAX_NAME} "
             "characters, without line breaks and other control characters."

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 VERSION = version("apache-airflow")
 USER = PASSWORD = "admin"
 START_TIMEOUT = 300
-SLOW = "300"  # seconds, for what Airflow gives up after half a minute, which a loaded machine may need
+SLOW = (
+    "300"  # seconds, for what Airflow gives up after half a minute, which a loaded machine may need
+)
 
 
 class Component(NamedTuple):
@@ -94,7 +96,9 @@ class Airflow:
                 "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
                 "CORE__LOAD_EXAMPLES": "False",
                 "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
-                "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in roles.items()),
+                "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(
+                    f"{name}:{role}" for name, role in roles.items()
+                ),
                 "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": SLOW,
                 "DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
                 "DATABASE__SQL_ALCHEMY_CONN": database.url if database else sqlite,
@@ -128,7 +132,9 @@ class Airflow:
         :raises TimeoutError: if it does not in time
         """
         self.home.mkdir(parents=True, exist_ok=True)
-        self._passwords.write_text(json.dumps({USER: PASSWORD, **{name: name for name in self._users}}))
+        self._passwords.write_text(
+            json.dumps({USER: PASSWORD, **{name: name for name in self._users}})
+        )
         if self._database:
             self._database.start()
         if not self.prepared:
@@ -160,7 +166,10 @@ class Airflow:
             program.start()
             self.programs[component.name] = program
         wait_for(
-            f"a healthy Airflow; its logs: {self.home / 'outputs'}", self._healthy, START_TIMEOUT, pause=0.3
+            f"a healthy Airflow; its logs: {self.home / 'outputs'}",
+            self._healthy,
+            START_TIMEOUT,
+            pause=0.3,
         )
         self.api.log_in(USER, PASSWORD)
 
@@ -193,7 +202,9 @@ class Airflow:
 
     def _healthy(self) -> bool:
         self.check()
-        monitored = [part.name.replace("-", "_") for part in _MONITORED if part.name in self.programs]
+        monitored = [
+            part.name.replace("-", "_") for part in _MONITORED if part.name in self.programs
+        ]
         # The execution API is built at its first request, and takes longer than a task would wait for it.
         execution_api = self.env["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"]
         return self.api.answers(f"{execution_api}health") and self.api.healthy(monitored)
@@ -209,7 +220,9 @@ def airflow_environment(
     :param settings: Airflow's settings, by the names of their variables without ``AIRFLOW__``
     :param connections: Airflow connections as JSON values, by connection id
     """
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")
+    }
     # Both spellings are in use, and whoever finds one may not look at the other.
     listed = ",".join(inherited.get(name, "") for name in ("NO_PROXY", "no_proxy")).split(",")
     direct = ",".join(sorted({"127.0.0.1", "localhost", *listed} - {""}))
@@ -219,7 +232,10 @@ def airflow_environment(
         "no_proxy": direct,
         "AIRFLOW_HOME": str(home),
         **{f"AIRFLOW__{name}": value for name, value in settings.items()},
-        **{f"AIRFLOW_CONN_{conn_id.upper()}": json.dumps(value) for conn_id, value in connections.items()},
+        **{
+            f"AIRFLOW_CONN_{conn_id.upper()}": json.dumps(value)
+            for conn_id, value in connections.items()
+        },
     }
 
 

@@ -34,7 +34,9 @@ class AirflowApi:
     def log_in(self, user: str | None = None, password: str | None = None) -> None:
         """Get a token, and send it with every request. Where everybody is an admin, nobody has a name."""
         login = {"username": user, "password": password}
-        response = self._http.post("/auth/token", json=login) if user else self._http.get("/auth/token")
+        response = (
+            self._http.post("/auth/token", json=login) if user else self._http.get("/auth/token")
+        )
         response.raise_for_status()
         self._http.headers["Authorization"] = f"Bearer {response.json()['access_token']}"
 
@@ -74,7 +76,9 @@ class AirflowApi:
     def unpause(self, dag_id: str) -> None:
         """Let a DAG be run, as soon as it is there."""
         path = f"/api/v2/dags/{dag_id}"
-        wait_for(f"DAG {dag_id}", lambda: self._http.patch(path, json={"is_paused": False}).is_success)
+        wait_for(
+            f"DAG {dag_id}", lambda: self._http.patch(path, json={"is_paused": False}).is_success
+        )
 
     def trigger(self, dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None) -> None:
         """Trigger a DAG run, as soon as the DAG is there."""
@@ -94,7 +98,12 @@ class AirflowApi:
 
     def clear(self, dag_id: str, run_id: str, task_id: str, **options: bool) -> None:
         """Clear a task of a DAG run, as the button does, with more of the request's options."""
-        asked = {"dry_run": False, "dag_run_id": run_id, "task_ids": [task_id], "only_failed": False}
+        asked = {
+            "dry_run": False,
+            "dag_run_id": run_id,
+            "task_ids": [task_id],
+            "only_failed": False,
+        }
         self.ask("POST", f"/dags/{dag_id}/clearTaskInstances", {**asked, **options})
 
     def mark(self, dag_id: str, run_id: str, task_id: str, state: str, map_index: int = -1) -> None:
@@ -126,13 +135,21 @@ class AirflowApi:
         """Return a task instance."""
         return self.ask("GET", _path(dag_id, run_id, task_id))
 
-    def tries(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> list[dict[str, Any]]:
+    def tries(
+        self, dag_id: str, run_id: str, task_id: str, map_index: int = -1
+    ) -> list[dict[str, Any]]:
         """Return the tries of a task instance, oldest first."""
         found = self.ask("GET", f"{_path(dag_id, run_id, task_id, map_index)}/tries")
         return sorted(found["task_instances"], key=lambda one: one["try_number"])
 
     def xcom(
-        self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", *, map_index: int = -1
+        self,
+        dag_id: str,
+        run_id: str,
+        task_id: str,
+        key: str = "return_value",
+        *,
+        map_index: int = -1,
     ) -> Any:
         """Return an XCom's value."""
         path = f"{_path(dag_id, run_id, task_id)}/xcomEntries/{key}?map_index={map_index}"

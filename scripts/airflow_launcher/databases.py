@@ -23,8 +23,17 @@ class PostgreSQL:
         self.data = home / "postgresql"
         self._home = home
         self._bin = _folder_of("initdb")
-        options = f"-p {self.port} -h 127.0.0.1 -c log_statement=all -c max_connections=200 -k".split()
-        server = [*self._as_its_user(), str(self._bin / "postgres"), "-D", str(self.data), *options, ""]
+        options = (
+            f"-p {self.port} -h 127.0.0.1 -c log_statement=all -c max_connections=200 -k".split()
+        )
+        server = [
+            *self._as_its_user(),
+            str(self._bin / "postgres"),
+            "-D",
+            str(self.data),
+            *options,
+            "",
+        ]
         self.program = Program("postgresql", server, home, os.environ)
 
     @property
@@ -47,7 +56,13 @@ class PostgreSQL:
         self.data.mkdir(mode=0o700)
         if os.getuid() == 0:
             shutil.chown(self.data, "postgres", "postgres")
-        options = ["--username=airflow", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
+        options = [
+            "--username=airflow",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C.UTF-8",
+            "--no-sync",
+        ]
         self._run([*self._as_its_user(), str(self._bin / "initdb"), "-D", str(self.data), *options])
 
     def stop(self) -> None:
@@ -77,7 +92,11 @@ class PostgreSQL:
     @staticmethod
     def _as_its_user() -> list[str]:
         """Return what precedes a command that PostgreSQL does not let root run."""
-        return [] if os.getuid() else ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
+        return (
+            []
+            if os.getuid()
+            else ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
+        )
 
 
 def _folder_of(program: str) -> Path:

@@ -19,7 +19,9 @@ STOP_TIMEOUT = 60
 Found = TypeVar("Found")
 
 
-def wait_for(what: str, look: Callable[[], Found | None], seconds: float = 300, pause: float = 0.1) -> Found:
+def wait_for(
+    what: str, look: Callable[[], Found | None], seconds: float = 300, pause: float = 0.1
+) -> Found:
     """
     Look until something is found, and return it.
 
@@ -69,7 +71,9 @@ class Program:
     :param env: its environment
     """
 
-    def __init__(self, name: str, command: Sequence[str], home: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], home: Path, env: Mapping[str, str]
+    ) -> None:
         self.name = name
         self.output = home / "outputs" / f"{name}.out"
         self._command = list(command)

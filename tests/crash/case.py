@@ -47,7 +47,9 @@ class Case:
     :param run_id: its name
     """
 
-    def __init__(self, deployment: Deployment, service: LocalService, dag_id: str, run_id: str) -> None:
+    def __init__(
+        self, deployment: Deployment, service: LocalService, dag_id: str, run_id: str
+    ) -> None:
         self.deployment, self.service, self.api = deployment, service, deployment.api
         self.dag_id, self.run_id = dag_id, run_id
 
@@ -119,7 +121,9 @@ class Case:
     def worked(self) -> list[str]:
         """The runs that went past their first step."""
         return [
-            str(work.run_id) for work in self.service.journal.worked() if work.inputs["case"] == self.run_id
+            str(work.run_id)
+            for work in self.service.journal.worked()
+            if work.inputs["case"] == self.run_id
         ]
 
     def answers(self) -> list[int | None]:
@@ -127,7 +131,9 @@ class Case:
 
         def found() -> list[int | None]:
             runs = self.runs
-            return [call.status for call in self.service.journal.callbacks() if str(call.run_id) in runs]
+            return [
+                call.status for call in self.service.journal.callbacks() if str(call.run_id) in runs
+            ]
 
         return wait_for(f"a callback of {self.run_id}", found)
 

@@ -29,7 +29,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
 @pytest.fixture(scope="session")
 def deployment(service: LocalService) -> Iterator[Deployment]:
     """Airflow, running."""
-    connections = {"workflow_automation_default": service.airflow_connection(extra={"timeout": 120})}
+    connections = {
+        "workflow_automation_default": service.airflow_connection(extra={"timeout": 120})
+    }
     with temporary_home("crash") as home:
         with Deployment(home, connections) as deployment:
             yield deployment
@@ -42,7 +44,9 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 
 
 @pytest.fixture(scope="session")
-def played(request: pytest.FixtureRequest, deployment: Deployment, service: LocalService) -> Iterator[Played]:
+def played(
+    request: pytest.FixtureRequest, deployment: Deployment, service: LocalService
+) -> Iterator[Played]:
     """Play what the tests ask for, each in a DAG run of its own."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found: Played = {}

@@ -91,13 +91,18 @@ class Deployment(Airflow):
 
     def _update(self, column: str, where: str, *values: object) -> int:
         statement = f"UPDATE task_instance SET {column} = ? WHERE {where}"
-        with contextlib.closing(sqlite3.connect(self.home / "airflow.db", timeout=60)) as database, database:
+        with (
+            contextlib.closing(sqlite3.connect(self.home / "airflow.db", timeout=60)) as database,
+            database,
+        ):
             return database.execute(statement, values).rowcount
 
     def batches(self, dag_id: str, run_id: str) -> dict[int, list[dict[str, Any]]]:
         """Return the entries of a DAG run's batches, in the order in which they were written, by map index."""
         with contextlib.closing(sqlite3.connect(self.home / "airflow.db")) as database:
-            columns = {name for _, name, *_ in database.execute("PRAGMA table_info(task_state_store)")}
+            columns = {
+                name for _, name, *_ in database.execute("PRAGMA table_info(task_state_store)")
+            }
             # Airflow 3.4 renamed it.
             index = "map_index" if "map_index" in columns else "region_index"
             # The keys end with numbers of the same length. A kill may leave the probe behind.

@@ -119,7 +119,9 @@ class Gate:
         headers = [(n, v) for n, v in request.headers.items() if n not in _HOP_BY_HOP]
         try:
             async with self._one:
-                answer = await self._client.request(request.method, url, headers=headers, content=body)
+                answer = await self._client.request(
+                    request.method, url, headers=headers, content=body
+                )
         except httpx.TransportError:
             return Response(status_code=502)
         if path.endswith("/run") and answer.status_code == 200:
@@ -128,7 +130,9 @@ class Gate:
             self.tries.append(Try(ti_id, run_id, pid, parent(pid)))
         if hold and hold.point == "after":
             await self._wait(hold)
-        back = {n: v for n, v in answer.headers.items() if n not in {*_HOP_BY_HOP, "content-encoding"}}
+        back = {
+            n: v for n, v in answer.headers.items() if n not in {*_HOP_BY_HOP, "content-encoding"}
+        }
         return Response(answer.content, answer.status_code, back)
 
     async def _wait(self, hold: Hold) -> None:

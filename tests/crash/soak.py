@@ -70,7 +70,11 @@ SHARE_CLAIMING, SHARE_CLAIMING_FAULTED = 1 / 3, 0.7
 # Of the claiming, those whose response is lost and whose first step comes about when the next try revokes its token;
 # seconds after the run was started.
 SHARE_LATE, LATE_FIRST_STEP = 0.9, (4.0, 30.0)
-LOST = [fault for fault in FAULTS if fault[0] in ("drop_after", "reset_after", "status_after", "garbage")]
+LOST = [
+    fault
+    for fault in FAULTS
+    if fault[0] in ("drop_after", "reset_after", "status_after", "garbage")
+]
 RAISED = "Task failed with exception"
 STARTED = "A run was started"
 SHARE_KILLED = 0.5  # of all tries, those that end too soon included
@@ -121,7 +125,9 @@ class Soak:
     :param seed: of the choice of faults and kills
     """
 
-    def __init__(self, deployment: Deployment, service: LocalService, instances: int, seed: int) -> None:
+    def __init__(
+        self, deployment: Deployment, service: LocalService, instances: int, seed: int
+    ) -> None:
         self.deployment, self.service, self.api = deployment, service, deployment.api
         self.chance = random.Random(seed)
         self.run_id = f"soak-{seed}"
@@ -203,7 +209,9 @@ class Soak:
             f"{len(self.claiming)} claim, killed {killer.killed['task']} tasks and "
             f"{killer.killed['supervisor']} supervisors"
         )
-        return "\n".join((head, *(f"  {number:4}  {what}" for what, number in sorted(self.counts.items()))))
+        return "\n".join(
+            (head, *(f"  {number:4}  {what}" for what, number in sorted(self.counts.items())))
+        )
 
     def tasks(self, dag_id: str = "soak") -> list[dict[str, Any]]:
         """Return the mapped task instances, none until all are there."""
@@ -220,7 +228,9 @@ class Soak:
     def all_began(self) -> bool:
         """Tell whether the service works on no request, and each claiming run is past its first step, or stopped there."""
         journal, service = self.service.journal, self.service
-        struck = sum(scripted.struck for scripted in service.faults.all() if scripted.fault.kind == "delay")
+        struck = sum(
+            scripted.struck for scripted in service.faults.all() if scripted.fault.kind == "delay"
+        )
         if sum(request.fault == "delay" for request in journal.requests()) < struck:
             return False
         worked = {work.run_id for work in journal.worked()}
@@ -252,7 +262,9 @@ class Soak:
                 self.counts[f"run of a failed task, {how}"] += 1
                 is_breach = is_breach or not how
             if is_breach:
-                self.breaches.append("\n".join((f"{index}: {says}: {started}, and {result}", *logs)))
+                self.breaches.append(
+                    "\n".join((f"{index}: {says}: {started}, and {result}", *logs))
+                )
 
     def result(self, index: int) -> dict[str, Any]:
         found: dict[str, Any] = self.api.xcom("soak", self.run_id, "trigger", map_index=index)
@@ -264,7 +276,10 @@ class Soak:
 
         :param killed: the processes whose tries were killed
         """
-        gate, cases = self.deployment.gate, {run.run_id: run.inputs["case"] for run in self.service.runs}
+        gate, cases = (
+            self.deployment.gate,
+            {run.run_id: run.inputs["case"] for run in self.service.runs},
+        )
         called = {
             cases[call.run_id]: datetime.fromisoformat(call.at)
             for call in self.service.journal.callbacks()
@@ -289,7 +304,9 @@ class Soak:
                 looks = [gate.looked[ti_id] for ti_id in ti_ids & gate.looked.keys()]
                 looked = max(looks, default=datetime.fromisoformat(last["end_date"]))
                 if (at := called.get(case["case"], looked)) < looked:
-                    self.breaches.append(f"{index}: {last['state']}, though its flow called back at {at}")
+                    self.breaches.append(
+                        f"{index}: {last['state']}, though its flow called back at {at}"
+                    )
 
     def judge_batches(self) -> None:
         """Note which run of an item its batch's record does not know of."""
@@ -314,7 +331,9 @@ class Soak:
                     "open": len(started) <= 1,
                 }.get(status, not started)
                 if not expected or (state == "success" and status != "started"):
-                    self.breaches.append(f"{b}/{n}: {state}, {status} {recorded}, the runs {started}")
+                    self.breaches.append(
+                        f"{b}/{n}: {state}, {status} {recorded}, the runs {started}"
+                    )
 
 
 def by_case(records: Sequence[Run] | Sequence[Work]) -> dict[str, list[str]]:
@@ -327,7 +346,12 @@ def by_case(records: Sequence[Run] | Sequence[Work]) -> dict[str, list[str]]:
 
 def _told(logs: list[str], run_id: str) -> str:
     """Tell how the logs of a failed task's tries speak of its run."""
-    said = (STARTED, "started a run", f"Started run {run_id}:", f"Run {run_id} has claimed this start.")
+    said = (
+        STARTED,
+        "started a run",
+        f"Started run {run_id}:",
+        f"Run {run_id} has claimed this start.",
+    )
     if any(words in log for log in logs for words in said):
         return "told that it exists"
     if any(MAYBE_STARTED in log for log in logs):
@@ -350,7 +374,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     options = parser.parse_args()
     with LocalService(keys=[DEMO_KEY]) as service, temporary_home("soak") as home:
-        connections = {"workflow_automation_default": service.airflow_connection(extra={"timeout": 4})}
+        connections = {
+            "workflow_automation_default": service.airflow_connection(extra={"timeout": 4})
+        }
         with Deployment(home, connections) as deployment:
             soak = Soak(deployment, service, options.instances, options.seed)
             sys.stdout.write(soak.run(options.seconds) + "\n")

@@ -31,7 +31,9 @@ from workflow_automation_provider.execution.callback import PATH, new_token
 
 APP = "workflow_automation_provider.plugins.callback_endpoint:app"
 
-pytestmark = pytest.mark.skipif("TEST_DATABASE" not in os.environ, reason="runs in make system-test")
+pytestmark = pytest.mark.skipif(
+    "TEST_DATABASE" not in os.environ, reason="runs in make system-test"
+)
 
 Say = Callable[..., int]
 
@@ -49,7 +51,9 @@ def say(dag: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Say]:
         clients = []
         for port in ports:
             command = [sys.executable, "-m", "uvicorn", APP, "--port", str(port), "--no-access-log"]
-            program = Program(f"endpoint-{port}", command, tmp_path_factory.mktemp("endpoint"), os.environ)
+            program = Program(
+                f"endpoint-{port}", command, tmp_path_factory.mktemp("endpoint"), os.environ
+            )
             program.start()
             stack.callback(program.stop)
             client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False)
@@ -103,7 +107,9 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
 def test_two_runs_of_one_start(task: WaitingTask, say: Say) -> None:
     for _ in range(50):
         begin_again(task)
-        calls = (partial(say, task.url, "started", server=server, run_id=server) for server in range(2))
+        calls = (
+            partial(say, task.url, "started", server=server, run_id=server) for server in range(2)
+        )
         found = at_once(*calls)
         assert sorted(found) == [200, 409]
         assert task.spoken.run_ids == {str(found.index(200))}
@@ -152,7 +158,10 @@ def test_the_dag_run_is_deleted(dag: Any, say: Say) -> None:
             with create_session() as session:
                 session.execute(sql_delete(DagRun).where(DagRun.run_id == run_id))
 
-        calls = (partial(say, task.url, status, server=n) for n, status in enumerate(("started", "success")))
+        calls = (
+            partial(say, task.url, status, server=n)
+            for n, status in enumerate(("started", "success"))
+        )
         *found, _ = at_once(*calls, delete)
         assert {*found} <= {200, 404}
         assert [say(task.url, status) for status in ("started", "running", "success")] == [404] * 3

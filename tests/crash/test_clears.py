@@ -39,7 +39,9 @@ def test_cleared_while_the_service_works(case: Case) -> None:
     case.until_seen(1)
     case.end("success", runs=2)
     if not IS_3_4:
-        assert any(MAYBE_STARTED in line and "has been cleared" in line for line in case.log.splitlines())
+        assert any(
+            MAYBE_STARTED in line and "has been cleared" in line for line in case.log.splitlines()
+        )
 
 
 @play("waits_for_the_service_mapped")

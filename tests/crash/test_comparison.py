@@ -51,7 +51,9 @@ CELLS = {
 
 
 @pytest.fixture(scope="module")
-def compared(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+def compared(
+    deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalService]:
     """A service of its own, for it gets many runs, and the connections to it."""
     journal = tmp_path_factory.mktemp("compared") / "journal.jsonl"
     with LocalService(keys=[KEY], journal=journal) as service:
@@ -75,13 +77,19 @@ def play(case: Case, name: str) -> str:
     if is_killed := name.startswith("`kill -9`"):
         wait_for("the request", lambda: fault.struck)
         case.kill("task")
-    case.api.finished(case.dag_id, case.run_id, 540)  # a loop sends 3,001 requests, one after the other
+    case.api.finished(
+        case.dag_id, case.run_id, 540
+    )  # a loop sends 3,001 requests, one after the other
     if is_killed:
         # The service works on: it starts the run of the first request last.
-        wait_for("the run", lambda: len(case.runs) > (case.dag_id in ("compare_http", "compare_by_hand")))
+        wait_for(
+            "the run", lambda: len(case.runs) > (case.dag_id in ("compare_http", "compare_by_hand"))
+        )
     found, log = case.runs, case.log
     if case.state == "upstream_failed":
-        assert "unmappable_return_value_length" in case.api.log(case.dag_id, case.run_id, "bodies", 1)
+        assert "unmappable_return_value_length" in case.api.log(
+            case.dag_id, case.run_id, "bodies", 1
+        )
         return f"no run; maps at most {conf.getint('core', 'max_map_length'):,} items"
     runs = f"{len(found):,} run{'s' * (len(found) != 1)}" if found else "no run"
     runs = f"**{runs}**" if len(found) > items else runs

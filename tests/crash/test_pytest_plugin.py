@@ -50,7 +50,9 @@ def run_pytest(tmp_path: Path) -> Callable[..., str]:
     connection = {"conn_type": "workflow_automation", "host": "https://real.invalid"}
     (home / "connections.json").write_text(json.dumps({"workflow_automation_default": connection}))
     arguments = json.dumps({"connections_file_path": str(home / "connections.json")})
-    (home / "airflow.cfg").write_text(f"[secrets]\nbackend = {BACKEND}\nbackend_kwargs = {arguments}\n")
+    (home / "airflow.cfg").write_text(
+        f"[secrets]\nbackend = {BACKEND}\nbackend_kwargs = {arguments}\n"
+    )
     env = {
         **{name: text for name, text in os.environ.items() if not name.startswith("AIRFLOW_")},
         "AIRFLOW_HOME": str(home),
@@ -71,7 +73,9 @@ def run_pytest(tmp_path: Path) -> Callable[..., str]:
     return run
 
 
-def test_the_service_is_asked_and_no_callback_may_be_missing(run_pytest: Callable[..., str]) -> None:
+def test_the_service_is_asked_and_no_callback_may_be_missing(
+    run_pytest: Callable[..., str],
+) -> None:
     """A test fails whose run would call the endpoint, but for the callback that is missing."""
     printed = run_pytest("")
     assert "5 passed, 1 error" in printed, printed
@@ -81,7 +85,9 @@ def test_the_service_is_asked_and_no_callback_may_be_missing(run_pytest: Callabl
     assert "hush" not in printed
 
 
-def test_a_secrets_backend_that_is_asked_anyway_fails_the_test(run_pytest: Callable[..., str]) -> None:
+def test_a_secrets_backend_that_is_asked_anyway_fails_the_test(
+    run_pytest: Callable[..., str],
+) -> None:
     """Airflow was imported, and has read a connection, before the plugin could turn the backends off."""
     printed = run_pytest(
         "from airflow.sdk import BaseHook\n"

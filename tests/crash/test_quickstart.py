@@ -44,7 +44,9 @@ class Reader:
         airflow = self._ports["8080"]
         self._env = {
             **os.environ,
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+            "PATH": os.pathsep.join(
+                [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+            ),
             "NO_PROXY": "127.0.0.1",
             "AIRFLOW__API__PORT": airflow,
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{airflow}/execution/",
@@ -130,7 +132,9 @@ def test_the_page(reader: Reader) -> None:
     (run_id,) = {run["run_id"] for run in reader.received("runs")} - {"1001", "1002"}
     (named,) = re.findall(r"Airflow does not know: `(\d+)`", PAGE.read_text())
     assert run_id == named
-    path = f"/dags/{UPLOAD}/dagRuns/{lost}/taskInstances/trigger/state-store/workflow_automation_run"
+    path = (
+        f"/dags/{UPLOAD}/dagRuns/{lost}/taskInstances/trigger/state-store/workflow_automation_run"
+    )
     api.ask("PUT", path, {"value": run_id})
     keep = {"keep_task_state": True} if RELEASE >= (3, 4) else {}
     api.clear(UPLOAD, lost, "trigger", include_downstream=True, **keep)

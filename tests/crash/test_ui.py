@@ -17,7 +17,11 @@ PROJECT = Path(__file__).parents[2]
 HOME = PROJECT / ".airflow" / "test"
 # In another folder than that of whoever runs the tests, and make ui beside them.
 START = f"import local_airflow, ui; from pathlib import Path; local_airflow.HOMES = Path({str(HOME)!r}); ui.main()"
-CONNECTIONS = {"workflow_automation_default", "workflow_automation_orders", "workflow_automation_invoices"}
+CONNECTIONS = {
+    "workflow_automation_default",
+    "workflow_automation_orders",
+    "workflow_automation_invoices",
+}
 
 
 def press_test(api: AirflowApi, connection: dict[str, object]) -> tuple[bool, str]:

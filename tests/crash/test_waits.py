@@ -48,7 +48,12 @@ def test_marked_as_success(case: Case) -> None:
     flow = case.held_flow()
     case.begin()
     case.parked()
-    assert case.api.ask("GET", f"/dags/{case.dag_id}/dagRuns/{case.run_id}/hitlDetails")["total_entries"] == 0
+    assert (
+        case.api.ask("GET", f"/dags/{case.dag_id}/dagRuns/{case.run_id}/hitlDetails")[
+            "total_entries"
+        ]
+        == 0
+    )
     case.mark("success")
     flow.end()
     assert case.answers() == [200]
@@ -58,7 +63,9 @@ def test_marked_as_success(case: Case) -> None:
 
 def test_others_get_nothing_and_no_token_is_in_the_log(deployment: Airflow, played: Played) -> None:
     url = f"{deployment.url}{PATH}?token={new_token(uuid4())}"
-    responses = [httpx.request(method, url, json={"status": "success"}) for method in ("POST", "PUT")]
+    responses = [
+        httpx.request(method, url, json={"status": "success"}) for method in ("POST", "PUT")
+    ]
     assert [response.status_code for response in responses] == [404, 405]
     assert {*responses[0].json()} == {"detail"}
     log = deployment.programs[API_SERVER.name].output.read_text()

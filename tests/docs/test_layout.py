@@ -62,8 +62,17 @@ def test_in_a_browser(tmp_path):
     read = [page for page in PAGES if page.startswith(("docs/", "README", "SECURITY"))]
     (tmp_path / "site").symlink_to(SITE)
     (tmp_path / "measure.html").write_text(MEASURE % (json.dumps(read), json.dumps(WIDTHS)))
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server"]
-    options += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--virtual-time-budget=600000"]
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-proxy-server",
+    ]
+    options += [
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        "--virtual-time-budget=600000",
+    ]
     options += [f"--user-data-dir={tmp_path}/chromium", "--dump-dom"]
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

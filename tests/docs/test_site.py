@@ -57,7 +57,9 @@ def test_links_lead_somewhere(path):
             continue
         found = (path.parent / unquote(parts.path)).resolve() if parts.path else path
         known = READ[found].anchors if found in READ else set()
-        if not found.exists() or (parts.fragment and known and unquote(parts.fragment) not in known):
+        if not found.exists() or (
+            parts.fragment and known and unquote(parts.fragment) not in known
+        ):
             broken.append(target)
     assert broken == []
 
@@ -87,7 +89,9 @@ def test_the_reference_has_each_key_of_a_result():
         f"{PACKAGE}.{module}.{name}": found.__annotations__.keys()
         for module, names in public_names().items()
         for name in names
-        if is_typeddict(found := getattr(importlib.import_module(f"{PACKAGE}.{module}"), name, None))
+        if is_typeddict(
+            found := getattr(importlib.import_module(f"{PACKAGE}.{module}"), name, None)
+        )
     }
     assert len(results) >= 6
     known = {*inventory()}

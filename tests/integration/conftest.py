@@ -79,7 +79,11 @@ def _caused_by(cause: DagRunResult | None) -> Iterator[None]:
         for created in session.new:
             if cause and isinstance(created, DagRun):
                 with session.no_autoflush:
-                    events = session.query(AssetEvent).filter_by(source_run_id=cause.dag_run.run_id).all()
+                    events = (
+                        session.query(AssetEvent)
+                        .filter_by(source_run_id=cause.dag_run.run_id)
+                        .all()
+                    )
                 created.consumed_asset_events = events
 
     event.listen(Session, "before_flush", consume)
@@ -97,13 +101,17 @@ def _one_execution_api(airflow_home: Path) -> None:
 
 
 @pytest.fixture
-def service(workflow_automation_service: LocalService, workflow_automation_connection: str) -> LocalService:
+def service(
+    workflow_automation_service: LocalService, workflow_automation_connection: str
+) -> LocalService:
     """A local service, which the default connection points at."""
     return workflow_automation_service
 
 
 @pytest.fixture
-def run_dag(airflow_home: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., DagRunResult]]:
+def run_dag(
+    airflow_home: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., DagRunResult]]:
     """
     Run a DAG given as the text of its file (after a preamble), or as the name of an example; expect how it ends.
 

@@ -17,7 +17,11 @@ PAGE = ROOT / "docs" / "assets.md"
 
 def told(service, *, index=0):
     run = service.runs[index]
-    return {"run_id": run.run_id, "run_link": f"{service.url}/runs/{run.run_id}", "flow_id": run.flow_id}
+    return {
+        "run_id": run.run_id,
+        "run_link": f"{service.url}/runs/{run.run_id}",
+        "flow_id": run.flow_id,
+    }
 
 
 @pytest.mark.since_3_3
@@ -53,7 +57,9 @@ def test_each_operator_tells_what_the_page_says(
     ]
     page, _, _ = PAGE.read_text().partition("## Lineage")
     rows = re.findall(r"^\| `\w+` \| (.*) \|$", page, re.MULTILINE)
-    shown = [{*re.findall(r"`(\w+)`", row)} - {"wait_for_completion", "output_path"} for row in rows]
+    shown = [
+        {*re.findall(r"`(\w+)`", row)} - {"wait_for_completion", "output_path"} for row in rows
+    ]
     assert [{*extra} for _, extra in events[:3]] == shown
 
 

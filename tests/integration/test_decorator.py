@@ -36,7 +36,10 @@ def test_calls_mapping_and_skips(run_dag, service):
         for name, greeting in greetings.items()
     }
     assert {name: run.inputs for name, run in runs.items()} == inputs
-    assert {name: run.by for name, run in runs.items()} == {**dict.fromkeys(tasks, "key"), "Alan": "path"}
+    assert {name: run.by for name, run in runs.items()} == {
+        **dict.fromkeys(tasks, "key"),
+        "Alan": "path",
+    }
     assert [result.ti("mapped", index).state for index in (0, 1)] == ["success", "skipped"]
 
     run_id = runs["Ada"].run_id
@@ -53,5 +56,7 @@ def test_calls_mapping_and_skips(run_dag, service):
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        rendered = [row.rendered_fields.get("inputs") for row in session.query(RenderedTaskInstanceFields)]
+        rendered = [
+            row.rendered_fields.get("inputs") for row in session.query(RenderedTaskInstanceFields)
+        ]
     assert inputs["Ada"] in rendered

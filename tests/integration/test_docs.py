@@ -29,7 +29,11 @@ BATCH, CONNECTION, COOKBOOK, FAILS, PROMISES, TRIGGER, UPLOADS = (
 # The others have tests of their own.
 PAGES = [
     README,
-    *(page for page in DOCS if page.stem not in ("assets", "notifier", "quickstart", "testing", "wait")),
+    *(
+        page
+        for page in DOCS
+        if page.stem not in ("assets", "notifier", "quickstart", "testing", "wait")
+    ),
 ]
 
 # What each Python block starts and uploads, by page and heading, in order; None if a test below runs it. The block of
@@ -73,7 +77,14 @@ BLOCKS = python_blocks()
 def data(tmp_path):
     """The files that the pages name, below a folder that stands for /data."""
     folder = tmp_path / "data"
-    for name in ("orders.csv", "Ada.csv", "Grace.csv", "terms.pdf", "north/orders.csv", "south/orders.csv"):
+    for name in (
+        "orders.csv",
+        "Ada.csv",
+        "Grace.csv",
+        "terms.pdf",
+        "north/orders.csv",
+        "south/orders.csv",
+    ):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("customer,total")
@@ -87,7 +98,9 @@ def data(tmp_path):
 
 
 @pytest.fixture
-def run_block(run_dag, service, workflow_automation_connect, workflow_automation_callback_base_url, data):
+def run_block(
+    run_dag, service, workflow_automation_connect, workflow_automation_callback_base_url, data
+):
     """Run a block as a DAG; the runs that it started."""
     workflow_automation_connect("workflow_automation_publish")
     service.callbacks.add(result={"rows": 3}, times=None)
@@ -116,7 +129,12 @@ def test_every_python_block_is_run():
 
 @pytest.mark.parametrize(
     ("place", "number", "counts"),
-    [(place, n, counts) for place, blocks in PYTHON.items() for n, counts in enumerate(blocks) if counts],
+    [
+        (place, n, counts)
+        for place, blocks in PYTHON.items()
+        for n, counts in enumerate(blocks)
+        if counts
+    ],
 )
 def test_python(run_block, service, place, number, counts):
     runs = run_block(BLOCKS[place][number])
@@ -226,7 +244,9 @@ def test_the_error_of_an_unknown_outcome(fail_as_shown, service):
 def test_the_error_of_a_busy_service(fail_as_shown, service, monkeypatch):
     # A clock of its own: on a loaded machine the first attempt would use up the time.
     slept: list[float] = []
-    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
+    monkeypatch.setattr(
+        retry, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    )
     _, shown = read_code_blocks(FAILS, "text")
     service.faults.add("busy", retry_after="1", body="", times=None)
     fail_as_shown(shown, "send_retry_timeout=1.5", tries=2)
@@ -245,7 +265,9 @@ def test_the_callback(run_block, service, capfd, fault, notified):
 
 
 def shell_lines(*pages):
-    texts = [block.text.replace("\\\n", "") for page in pages for block in read_code_blocks(page, "sh")]
+    texts = [
+        block.text.replace("\\\n", "") for page in pages for block in read_code_blocks(page, "sh")
+    ]
     return [line for text in texts for line in text.splitlines()]
 
 
@@ -303,7 +325,9 @@ def stored(run_airflow):
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        yield lambda: session.query(Connection).filter_by(conn_id="workflow_automation_default").one()
+        yield (
+            lambda: session.query(Connection).filter_by(conn_id="workflow_automation_default").one()
+        )
     run_airflow("airflow connections delete workflow_automation_default")
 
 
@@ -347,7 +371,11 @@ def test_what_a_secrets_backend_stores(tmp_path):
     ("backend", "name", "kind"),
     [
         ("AWS Secrets Manager", "secrets_manager", "SecretsManagerBackend"),
-        ("AWS Systems Manager Parameter Store", "systems_manager", "SystemsManagerParameterStoreBackend"),
+        (
+            "AWS Systems Manager Parameter Store",
+            "systems_manager",
+            "SystemsManagerParameterStoreBackend",
+        ),
     ],
 )
 def test_the_default_names_of_secrets(backend, name, kind):

@@ -26,7 +26,15 @@ from workflow_automation_provider.testing.faults import KINDS
 
 BATCH, CALLBACKS, CONNECTION, FAILS, PROMISES, TASKFLOW, TESTING = (
     ROOT / "docs" / f"{name}.md"
-    for name in ("batch", "callbacks", "connection", "if-it-fails", "promises", "taskflow", "testing")
+    for name in (
+        "batch",
+        "callbacks",
+        "connection",
+        "if-it-fails",
+        "promises",
+        "taskflow",
+        "testing",
+    )
 )
 
 
@@ -72,10 +80,15 @@ def test_the_arguments_of_trigger_flow_once():
 
 def test_the_fields_of_a_connection():
     rows = table(CONNECTION, "Form field")
-    extras = {row[1].removeprefix("extra ").strip("`"): row for row in rows if row[1].startswith("extra ")}
+    extras = {
+        row[1].removeprefix("extra ").strip("`"): row for row in rows if row[1].startswith("extra ")
+    }
     assert list(extras) == list(FIELDS)
     for name, (label, _, kind, default, _) in extras.items():
-        assert (FIELDS[name]["form"]["label"].partition(" (")[0], FIELDS[name]["kind"]) == (label, kind)
+        assert (FIELDS[name]["form"]["label"].partition(" (")[0], FIELDS[name]["kind"]) == (
+            label,
+            kind,
+        )
         known = getattr(Settings(), name)
         if default.startswith("`"):
             assert json.loads(default.strip("`")) == known
@@ -98,7 +111,9 @@ def test_the_outcomes_are_all_there_are():
 
 def test_the_responses_of_the_endpoint():
     shown = {
-        number for row in table(CALLBACKS, "Response") for number in re.findall(r"\b(\d{3}): ", str(row))
+        number
+        for row in table(CALLBACKS, "Response")
+        for number in re.findall(r"\b(\d{3}): ", str(row))
     }
     assert shown == {*re.findall(r"^(\d{3})  ", callback_endpoint.__doc__ or "", re.MULTILINE)}
 
@@ -115,9 +130,9 @@ def test_the_faults_of_the_local_service():
         for option, default in kind.options.items():
             if isinstance(default, int | float) and option != "limit":
                 assert re.search(rf"`{option}` \({default:.0f}\)", effect), name
-    assert {"kind", *narrowing} | {option for kind in KINDS.values() for option in kind.options} == {
-        field.name for field in dataclasses.fields(Fault)
-    }
+    assert {"kind", *narrowing} | {
+        option for kind in KINDS.values() for option in kind.options
+    } == {field.name for field in dataclasses.fields(Fault)}
     calls = re.findall(r"faults\.add\((\".+?)\)", TESTING.read_text())
     assert len(calls) >= 2
     for call in calls:
@@ -141,7 +156,8 @@ FIXTURES = [name for name in pytest_plugin.__all__ if name.startswith("workflow_
 
 
 @pytest.mark.parametrize(
-    ("page", "column", "known"), [(BATCH, "Status", get_args(ItemStatus)), (TESTING, "Fixture", FIXTURES)]
+    ("page", "column", "known"),
+    [(BATCH, "Status", get_args(ItemStatus)), (TESTING, "Fixture", FIXTURES)],
 )
 def test_the_rows(page, column, known):
     assert {row[0] for row in table(page, column)} == {*known}

@@ -27,7 +27,9 @@ def test_the_commands_of_the_page_work():
     with process:
         try:
             assert process.stdout is not None
-            printed = list(iter(process.stdout.readline, "To make the next request fail, script a fault:\n"))
+            printed = list(
+                iter(process.stdout.readline, "To make the next request fail, script a fault:\n")
+            )
             address = re.search(r":(\d+)/api", printed[0])
             assert address, printed
             port = address[1]
@@ -46,7 +48,9 @@ def test_the_commands_of_the_page_work():
 
 def run(line):
     environment = {**os.environ, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-    done = subprocess.run(line, shell=True, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        line, shell=True, env=environment, capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout)
 
 

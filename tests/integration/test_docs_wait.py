@@ -30,11 +30,16 @@ def test_the_dag_of_the_page(run_dag, service, workflow_automation_callback_base
     service.callbacks.add(**answer)
     result = run_dag(blocks("python")[0], preamble="")
     assert result.xcom("trigger")["result"] == answer["result"]
-    assert f"{answer['result']['rows']} rows are in {answer['result']['file']}" in capfd.readouterr().out
+    assert (
+        f"{answer['result']['rows']} rows are in {answer['result']['file']}"
+        in capfd.readouterr().out
+    )
     assert [callback.body for callback in service.journal.callbacks()] == [answer]
 
 
-def test_the_failure_of_the_page(run_dag, service, workflow_automation_callback_base_url, task_errors):
+def test_the_failure_of_the_page(
+    run_dag, service, workflow_automation_callback_base_url, task_errors
+):
     """And that of a run that no callback matches, at once."""
     service.callbacks.add(times=1, **json.loads(blocks("json")[1]))
     for _ in range(2):
@@ -61,7 +66,9 @@ def test_the_curl_command_of_the_page():
             "CALLBACK_URL": f"{endpoint.url}{PATH}?token={new_token(uuid4())}",
             "NO_PROXY": "127.0.0.1",
         }
-        done = subprocess.run(["sh", "-c", call], env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["sh", "-c", call], env=environment, capture_output=True, text=True, check=True
+        )
     body = json.loads(re.findall(r"-d '(.+)'", call)[0])
     assert isinstance(read(json.dumps(body).encode()), Ended)
     assert "detail" in json.loads(done.stdout)

@@ -19,7 +19,9 @@ from workflow_automation_provider.testing.context import has_state_store
 @pytest.fixture
 def run(run_dag):
     """Run an example, perhaps with some of its text replaced."""
-    return lambda name, *more, **options: run_dag(f"workflow_automation_{name}.py", *more, **options)
+    return lambda name, *more, **options: run_dag(
+        f"workflow_automation_{name}.py", *more, **options
+    )
 
 
 def inputs_of(service, name):
@@ -29,7 +31,9 @@ def inputs_of(service, name):
 def uploads_of(service, name):
     """Return which files the run with each input was given."""
     runs = {run.run_id: run.inputs[name] for run in service.runs}
-    return {runs[upload.run_id]: [file["name"] for file in upload.files] for upload in service.uploads}
+    return {
+        runs[upload.run_id]: [file["name"] for file in upload.files] for upload in service.uploads
+    }
 
 
 def test_trigger(run, service):
@@ -59,7 +63,9 @@ def test_trigger_upload_mapped(run, service):
 
 def test_taskflow(run, service):
     result = run("taskflow")
-    assert [run.inputs for run in service.runs] == [{"customer": name} for name in ("Ada", "Grace", "Edsger")]
+    assert [run.inputs for run in service.runs] == [
+        {"customer": name} for name in ("Ada", "Grace", "Edsger")
+    ]
     assert result.xcom("trigger") == [run.run_id for run in service.runs]
 
 
@@ -104,7 +110,9 @@ def test_assets(run, service):
 
 @pytest.mark.since_3_3
 def test_wait(run, service, workflow_automation_callback_base_url):
-    service.callbacks.add(result=lambda run: {"rows": 3, "file": f"{run.inputs['report']}.csv"}, delay=0.2)
+    service.callbacks.add(
+        result=lambda run: {"rows": 3, "file": f"{run.inputs['report']}.csv"}, delay=0.2
+    )
     result = run("wait")
     assert result.xcom("announce") == "3 rows are in orders.csv"
     (callback,) = service.journal.callbacks()
@@ -133,7 +141,9 @@ CHECKS = {
 
 @pytest.mark.since_3_3
 @pytest.mark.parametrize(("flow", "order"), CHECKS.values(), ids=CHECKS)
-def test_check_flow(run, service, workflow_automation_callback_base_url, task_errors, capfd, flow, order):
+def test_check_flow(
+    run, service, workflow_automation_callback_base_url, task_errors, capfd, flow, order
+):
     service.callbacks.add(**flow)
     ends = flow.get("status", "success") is not None
     quicker = [] if ends else [("timedelta(seconds=30)", "timedelta(seconds=2)")]
@@ -215,7 +225,9 @@ def test_s3(run, service, workflow_automation_callback_base_url, monkeypatch):
         for key, content in orders.items():
             s3.put(key, content)
         service.callbacks.add(
-            result=lambda run: s3.put(run.inputs["key"], b"customer,total\nAda,19.99\nGrace,240.00\n"),
+            result=lambda run: s3.put(
+                run.inputs["key"], b"customer,total\nAda,19.99\nGrace,240.00\n"
+            ),
             delay=0.2,
         )
         result = run("s3")

@@ -64,7 +64,11 @@ def test_of_many_tasks_and_of_their_dag(run_dag, service, task_errors, capfd):
     by_key = ["ends task_failure", *(f"ends/{name}" for name in by_key)]
     found = sorted((run.by, run.inputs["event"]) for run in service.runs)
     assert found == [*(("key", name) for name in by_key), *(("path", name) for name in by_path)]
-    assert sorted(type(error).__name__ for error in task_errors) == ["KeyError", "KeyError", "ValueError"]
+    assert sorted(type(error).__name__ for error in task_errors) == [
+        "KeyError",
+        "KeyError",
+        "ValueError",
+    ]
     out = capfd.readouterr().out
     assert out.count("FlowNotifier: ") >= 2
     assert "The next callback" in out
@@ -108,4 +112,6 @@ def test_the_deadline_of_the_page(service):
         await FlowNotifier(**alert.callback.kwargs, context=context)
 
     asyncio.run(miss())
-    assert [run.inputs for run in service.runs] == [{"message": "orders_in_time is late", "event": "7"}]
+    assert [run.inputs for run in service.runs] == [
+        {"message": "orders_in_time is late", "event": "7"}
+    ]

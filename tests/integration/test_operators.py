@@ -33,7 +33,11 @@ def test_by_key_returns_run_and_link(run_dag, service):
         run = service.runs[number]
         assert (run.by, run.inputs) == ("key", {"day": "2026-02-01", "n": [1, {"t": "2"}]})
         link = f"{service.url}/runs/{run.run_id}"
-        assert result.xcom("trigger") == {"run_id": run.run_id, "run_link": link, "flow_id": "demo-flow"}
+        assert result.xcom("trigger") == {
+            "run_id": run.run_id,
+            "run_link": link,
+            "flow_id": "demo-flow",
+        }
         assert result.xcom("after") == [run.run_id, link]
         assert result.xcom("trigger", "_link_FlowRunLink") == link
     assert len({run.run_id for run in service.runs}) == 2
@@ -101,7 +105,9 @@ def test_chained_with_taskflow_in_a_group_natively(run_dag, service):
     (run,) = service.runs
     made = {"rows": [1, 2, 3], "big": 12345678901234567890}
     assert run.inputs == {"made": made, "rows": [1, 2, 3]}
-    assert [(one.run_id, one.files) for one in service.uploads] == [(run.run_id, [{"rows": [1, 2, 3]}])]
+    assert [(one.run_id, one.files) for one in service.uploads] == [
+        (run.run_id, [{"rows": [1, 2, 3]}])
+    ]
     assert result.xcom("after") == result.xcom("group.upload")
 
 
@@ -161,8 +167,13 @@ def test_a_retry_returns_the_run(run_dag, service, tmp_path):
     assert len(service.runs) == len(started) == 3
     assert result.xcom("decorated", "run_id") == started["."]
     assert (tmp_path / "calls").read_text() == "."
-    assert [result.xcom("mapped", map_index=index) for index in (0, 1)] == [started["ada"], started["bob"]]
-    assert [result.ti(*one).try_number for one in (("decorated",), ("mapped", 0), ("mapped", 1))] == [2] * 3
+    assert [result.xcom("mapped", map_index=index) for index in (0, 1)] == [
+        started["ada"],
+        started["bob"],
+    ]
+    assert [
+        result.ti(*one).try_number for one in (("decorated",), ("mapped", 0), ("mapped", 1))
+    ] == [2] * 3
 
 
 @pytest.mark.since_3_3
@@ -191,7 +202,11 @@ def test_a_field_of_the_result_is_passed_on(
         ends="failed",
     )
     first, second = service.runs
-    assert second.inputs == {"rows": 3, "deep": {"file": ["b.csv"]}, "text": f"3 of run {first.run_id}"}
+    assert second.inputs == {
+        "rows": 3,
+        "deep": {"file": ["b.csv"]},
+        "text": f"3 of run {first.run_id}",
+    }
     assert result.xcom("after") == ["a.csv", RESULT]
     assert result.ti("third").state == "failed"
     (error,) = task_errors
@@ -210,12 +225,16 @@ def test_a_key_that_no_start_has_is_an_error_of_the_dag():
             single.output["rows"]
         with pytest.raises(ValueError, match=r"first has no 'result' without wait_for_completion"):
             single.output["result"]
-        decorated: Any = trigger_flow_task(task_id="decorated", wait_for_completion=True)(no_inputs)()
+        decorated: Any = trigger_flow_task(task_id="decorated", wait_for_completion=True)(
+            no_inputs
+        )()
         mapped: Any = TriggerFlowOperator.partial(task_id="mapped").expand(inputs=[{}]).output
         for number, output in enumerate((decorated, mapped)):
             TriggerFlowOperator(task_id=f"whole_{number}", inputs={"a": output["result"]})
             with pytest.raises(ValueError, match=f"{output.operator.task_id} has no 'rows'"):
-                TriggerFlowOperator(task_id=f"field_{number}", inputs={"a": [output["result"]["rows"]]})
+                TriggerFlowOperator(
+                    task_id=f"field_{number}", inputs={"a": [output["result"]["rows"]]}
+                )
 
 
 def test_paired_by_position_files_go_to_the_wrong_run(run_dag, service):

@@ -61,7 +61,9 @@ before = peak()
 hook.upload_files({run_id!r}, {str(path)!r})
 print(peak() - before)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert int(done.stdout.splitlines()[-1]) < 32 * 1024, "KiB"
     (taken,) = service.uploads
     assert taken.size > 64 * MIB

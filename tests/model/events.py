@@ -16,7 +16,13 @@ class World(Task, Endpoint):
         """Yield what may happen next, and whether it comes by itself: no kill, no repeat, no person, no timeout."""
         for t in self.steps_of_task(s):
             is_timeout = s.step[0] == "parked" and t.task == "failed"
-            yield t, t.kills == s.kills and t.late <= s.late and t.orphans <= s.orphans and not is_timeout
+            yield (
+                t,
+                t.kills == s.kills
+                and t.late <= s.late
+                and t.orphans <= s.orphans
+                and not is_timeout,
+            )
         for t in self._runs_speak(s):
             yield t, True
         for event in (self._process_dies, self._person, self._airflow, self._late):
@@ -48,7 +54,9 @@ class World(Task, Endpoint):
 
     def _denied(self, s: State) -> State:
         """The state in which a response says that nothing was started."""
-        runs = tuple(run._replace(is_denied=run.is_denied or run.token == s.token) for run in s.runs)
+        runs = tuple(
+            run._replace(is_denied=run.is_denied or run.token == s.token) for run in s.runs
+        )
         return s._replace(runs=runs, step=("nothing",))
 
     def _late(self, s: State) -> Iterator[State]:
@@ -63,7 +71,12 @@ class World(Task, Endpoint):
                 t = self.written(s._replace(late=s.late - {entry}), entry)
                 yield t
                 kind, what = entry
-                if kind == "start" and what.run == NOBODY and "no-readback" in self.on and not s.is_gone:
+                if (
+                    kind == "start"
+                    and what.run == NOBODY
+                    and "no-readback" in self.on
+                    and not s.is_gone
+                ):
                     yield t._replace(orphans=s.orphans | {what.token})
 
     # Runs ---------------------------------------------------------------------------------------------------
@@ -79,7 +92,11 @@ class World(Task, Endpoint):
                 ignores = "failed-words" in self.on and run.does == "failed"
                 if run.is_open or asks_again or ignores:
                     yield from self.hear(s, number, "started")
-            if "ends" in self.on and run.is_open and (run.does.endswith("works") or "no-first" in self.on):
+            if (
+                "ends" in self.on
+                and run.is_open
+                and (run.does.endswith("works") or "no-first" in self.on)
+            ):
                 for word in ("success", "failed") if "fails" in self.on else ("success",):
                     yield from self.hear(s, number, word)
 
@@ -105,7 +122,9 @@ class World(Task, Endpoint):
     def _forgotten(self, s: State) -> State:
         """The state without entries."""
         nothing: frozenset[Any] = frozenset()
-        return s._replace(starts=nothing, outcomes=nothing, frozen=nothing, spoken=(0,) * len(s.spoken))
+        return s._replace(
+            starts=nothing, outcomes=nothing, frozen=nothing, spoken=(0,) * len(s.spoken)
+        )
 
     # People -------------------------------------------------------------------------------------------------
 

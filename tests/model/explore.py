@@ -113,7 +113,9 @@ def story(path: Sequence[State]) -> str:
     """Return what led to a state, each step by what it changed."""
     lines = []
     for before, after in pairwise(path):
-        changed = {name: new for name, new in after._asdict().items() if new != getattr(before, name)}
+        changed = {
+            name: new for name, new in after._asdict().items() if new != getattr(before, name)
+        }
         if "spoken" in changed:
             changed["spoken"] = [after.said(token) for token in range(len(after.spoken))]
         lines.append("  ".join(f"{name}={_shown(value)}" for name, value in changed.items()))
@@ -122,7 +124,9 @@ def story(path: Sequence[State]) -> str:
 
 def _shown(value: object) -> str:
     return str(
-        [tuple(x) if isinstance(x, tuple) else x for x in value] if isinstance(value, frozenset) else value
+        [tuple(x) if isinstance(x, tuple) else x for x in value]
+        if isinstance(value, frozenset)
+        else value
     )
 
 

@@ -49,7 +49,12 @@ class Promises:
         working = {n for n, run in enumerate(s.runs) if run.token == token and run.does == "works"}
         if is_green and "which" in self.on and working - {s.step[2]}:
             return "a task returns another run than the one that works"
-        if not is_green and token in s.frozen and not s.said(token).has_begun and "stale-freeze" in self.on:
+        if (
+            not is_green
+            and token in s.frozen
+            and not s.said(token).has_begun
+            and "stale-freeze" in self.on
+        ):
             return "a task waits for a run that can never go on"
         counting = {start.token for start in s.starts if start.max_tries == s.max_tries}
         if is_green and "again" not in self.on and self._succeeded(s, counting - {token}):
@@ -63,17 +68,29 @@ class Promises:
         A request is sent only where no run may go on, and a task does not fail in doubt where its run has claimed.
         """
         name = s.step[0]
-        fails = t.step == ("ended",) and s.task == "running" and t.kills == s.kills and not t.is_gone
+        fails = (
+            t.step == ("ended",) and s.task == "running" and t.kills == s.kills and not t.is_gone
+        )
         token = s.step[1].token if name == "look" else s.token
         # What a person has entered may be refused because of a run that has claimed.
-        has_failed = name == "ended" and s.task == "running" and t.task == "failed" and "enter" not in self.on
+        has_failed = (
+            name == "ended"
+            and s.task == "running"
+            and t.task == "failed"
+            and "enter" not in self.on
+        )
         if (
             ((fails and name in ("look", "unidentified")) or has_failed)
             and self.world.has_url
             and s.said(token).has_begun
         ):
             return "a task fails though its run has claimed"
-        if name in ("run", "take") and t.step[0] == "finish" and self.has_ids and self.world.has_url:
+        if (
+            name in ("run", "take")
+            and t.step[0] == "finish"
+            and self.has_ids
+            and self.world.has_url
+        ):
             claim = s.said(t.step[1]).claim if t.step[1] != NOBODY else None
             if claim and claim.run_id != run_id(t.step[2]):
                 return "a task returns another run than the one that has claimed"
@@ -115,7 +132,9 @@ class Promises:
         if any(start.run == number for start in s.starts):
             return True
         outcome = next((x for x in s.outcomes if x.token == token), None)
-        if outcome and (outcome.kind == "nothing" or (outcome.kind == "run" and outcome.run != number)):
+        if outcome and (
+            outcome.kind == "nothing" or (outcome.kind == "run" and outcome.run != number)
+        ):
             return "honest" not in self.on and does != "stopped"
         return True
 
@@ -127,7 +146,9 @@ class Promises:
             "every run that asks is answered": self._is_answered,
         }
         if "ends" in self.on:
-            goals["a task that waits hears the end, and a run that works can say it"] = self._is_heard
+            goals["a task that waits hears the end, and a run that works can say it"] = (
+                self._is_heard
+            )
         return goals
 
     def _has_no_more(self, s: State) -> bool:
@@ -138,7 +159,11 @@ class Promises:
         return ended or s.step[0] == "parked" or self._has_no_more(s)
 
     def _is_answered(self, s: State) -> bool:
-        return not any(run.does in ("exists", "old exists") for run in s.runs) or self._has_no_more(s)
+        return not any(run.does in ("exists", "old exists") for run in s.runs) or self._has_no_more(
+            s
+        )
 
     def _is_heard(self, s: State) -> bool:
-        return s.step[0] != "parked" and not any(run.does in ("works", "old works") for run in s.runs)
+        return s.step[0] != "parked" and not any(
+            run.does in ("works", "old works") for run in s.runs
+        )

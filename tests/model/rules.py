@@ -14,7 +14,19 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from state import NOBODY, NOW, Decided, Entry, Known, Outcome, Start, State, number_of, numbered, run_id
+from state import (
+    NOBODY,
+    NOW,
+    Decided,
+    Entry,
+    Known,
+    Outcome,
+    Start,
+    State,
+    number_of,
+    numbered,
+    run_id,
+)
 from workflow_automation_provider.execution import ledger
 from workflow_automation_provider.execution.callback import Ended, Started
 from workflow_automation_provider.execution.ledger import Decision
@@ -36,7 +48,11 @@ class Rules:
         self.waits = "wait" in self.on
         self.has_url = "no-url" not in self.on
         self.policy: Literal["fail", "claim", "start_again"] = (
-            "fail" if "on-fail" in self.on else "start_again" if "on-start-again" in self.on else "claim"
+            "fail"
+            if "on-fail" in self.on
+            else "start_again"
+            if "on-start-again" in self.on
+            else "claim"
         )
         self.ledger_decides = cache(self._ledger_decides)
         self.why_not = cache(self._why_not)
@@ -44,7 +60,9 @@ class Rules:
 
     def giver(self, s: State, token: int) -> Start | None:
         """Return the start that gave out a token; one with a run that a person entered only refers to it."""
-        starts = (x for x in s.starts if x.token == token and (x.run == NOBODY or "last-lock" in self.on))
+        starts = (
+            x for x in s.starts if x.token == token and (x.run == NOBODY or "last-lock" in self.on)
+        )
         return max(starts, default=None)
 
     def is_free(self, s: State) -> bool:
@@ -54,7 +72,10 @@ class Rules:
     def waits_for_lock(self, s: State, entry: Entry) -> bool:
         kind, what = entry
         return (
-            s.locked is not None and kind == "start" and what == s.locked.giver and "no-lock" not in self.on
+            s.locked is not None
+            and kind == "start"
+            and what == s.locked.giver
+            and "no-lock" not in self.on
         )
 
     def written(self, s: State, entry: Entry) -> State:
@@ -96,7 +117,9 @@ class Rules:
             last = last._replace(spoken=number_of(spoken._replace(end=None)))
         if "enter-other" in self.on and not spoken.stopped:
             return None
-        return ledger.why_not(run_id(run), last.facts(), [*filter(None, (other.facts() for other in others))])
+        return ledger.why_not(
+            run_id(run), last.facts(), [*filter(None, (other.facts() for other in others))]
+        )
 
     def _endpoint_decides(
         self, word: Literal["started", "success", "failed"], run: int, seen: tuple[Any, ...]
@@ -131,7 +154,9 @@ class Rules:
         is_stop = after.stopped and not before.stopped
         if "late-words" in on and is_claim and is_own_end and not before.stopped:
             after = before._replace(stopped=NOW)
-        if is_stop and (("stop-current" in on and not is_current) or ("end-unheard" in on and not is_claim)):
+        if is_stop and (
+            ("stop-current" in on and not is_current) or ("end-unheard" in on and not is_claim)
+        ):
             return verdict, number
         if "unheard" in on:
             after = after._replace(refused=before.refused)
@@ -250,7 +275,11 @@ class Task(Rules):
 
     def _start(self, s: State) -> Iterator[State]:
         """Record the start."""
-        then = ("check",) if "marks" in self.on and "no-check" not in self.on and s.frozen else ("send",)
+        then = (
+            ("check",)
+            if "marks" in self.on and "no-check" not in self.on and s.frozen
+            else ("send",)
+        )
         for t in self.write(s, ("start", self._own(s)), then):
             yield t._replace(is_over=False) if t.step == then else t
 
@@ -284,7 +313,9 @@ class Task(Rules):
 
     def _nothing(self, s: State) -> Iterator[State]:
         """Record that nothing was started."""
-        yield from self.write(s, ("outcome", Outcome(s.execution, "nothing", s.token)), ("look_once",))
+        yield from self.write(
+            s, ("outcome", Outcome(s.execution, "nothing", s.token)), ("look_once",)
+        )
 
     def _look_once(self, s: State) -> Iterator[State]:
         """Take the run if it has begun anyway; else leave the start to the next try, or close it where none would do so."""
@@ -315,7 +346,9 @@ class Task(Rules):
         run = int(spoken.run_id) if spoken.run_id else outcome.run if outcome else entered
         yield s.now("finish", token, run, end, spoken.stopped is not None)
 
-    def _finish(self, s: State, token: int, run: int, end: str | None, is_stopped: bool) -> Iterator[State]:
+    def _finish(
+        self, s: State, token: int, run: int, end: str | None, is_stopped: bool
+    ) -> Iterator[State]:
         """Return the run, park until it ends, or fail."""
         if not self.is_free(s):
             return
@@ -388,7 +421,9 @@ class Endpoint(Rules):
         t = s._replace(locked=None, loose=None).with_said(decided.token, decided.spoken)
         return t.with_run(decided.run, decided.then)
 
-    def hear(self, s: State, run: int, word: Literal["started", "success", "failed"]) -> Iterator[State]:
+    def hear(
+        self, s: State, run: int, word: Literal["started", "success", "failed"]
+    ) -> Iterator[State]:
         """Yield what comes of a word of a run: *started*, or how it ended."""
         token, does, _ = s.runs[run]
         giver, last = self.giver(s, token), s.last
@@ -408,7 +443,9 @@ class Endpoint(Rules):
         if after == s.spoken[token]:
             yield s.with_run(run, then)
             return
-        is_loose = "no-stop-lock" in self.on and word == "started" and numbered(after).stopped is not None
+        is_loose = (
+            "no-stop-lock" in self.on and word == "started" and numbered(after).stopped is not None
+        )
         is_loose = is_loose or ("no-end-lock" in self.on and has_ended)
         pending = Decided(token, run, after, then, giver)
         yield s._replace(loose=pending) if is_loose else s._replace(locked=pending)

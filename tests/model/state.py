@@ -132,7 +132,9 @@ class State(NamedTuple):
         """The outcome of a start; the task does not read that of one whose run a person entered."""
         if start.run != NOBODY:
             return None
-        return next((outcome for outcome in self.outcomes if outcome.execution == start.execution), None)
+        return next(
+            (outcome for outcome in self.outcomes if outcome.execution == start.execution), None
+        )
 
     def now(self, step: str, *more: object) -> State:
         """The state in which the task's process does something else next."""
@@ -185,7 +187,9 @@ class Known(NamedTuple):
         )
         outcome = None
         if self.outcome:
-            named = ledger.run_result(run_id(self.outcome.run)) if self.outcome.kind == "run" else None
+            named = (
+                ledger.run_result(run_id(self.outcome.run)) if self.outcome.kind == "run" else None
+            )
             outcome = ledger.Outcome(kind=self.outcome.kind, at=NOW, run=named)
         return Facts(
             start=start,

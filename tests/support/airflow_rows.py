@@ -31,7 +31,9 @@ _CURRENT = [_TI.c.working_set.is_(True)] if IS_3_4 else []
 
 def store_error() -> AirflowRuntimeError:
     """Return what the SDK raises where the execution API responds with an error."""
-    return AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 404}))
+    return AirflowRuntimeError(
+        ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 404})
+    )
 
 
 class Rows:
@@ -85,7 +87,9 @@ class Rows:
     def dag_run(self) -> Any:
         """The DAG run, detached."""
         with create_session() as session:
-            found = session.scalars(select(DagRun).options(lazyload("*")).filter_by(run_id=self.run_id)).one()
+            found = session.scalars(
+                select(DagRun).options(lazyload("*")).filter_by(run_id=self.run_id)
+            ).one()
             session.expunge_all()
             return found
 
@@ -198,7 +202,9 @@ class Rows:
         of_process = select(_TI.c.id).where(_TI.c.id == ti_id, *_CURRENT)
         entry = select(Store.value).where(Store.run_id == self.run_id, Store.key == key)
         with create_session() as session:
-            found: str | None = session.connection().execute(entry.where(of_process.exists())).scalar()
+            found: str | None = (
+                session.connection().execute(entry.where(of_process.exists())).scalar()
+            )
             return found
 
     def store(self, ti_id: UUID | None, operation: str, *values: str) -> None:

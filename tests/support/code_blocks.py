@@ -46,5 +46,7 @@ def read_code_blocks(path: Path, language: str | None = None, heading: str = "")
             found_language = token.info.partition(" ")[0]
             line = token.map[0] + 1 if token.map else 0
             if language in (None, found_language):
-                blocks.append(CodeBlock(found_language, token.content, tuple(headings.values())[1:], line))
+                blocks.append(
+                    CodeBlock(found_language, token.content, tuple(headings.values())[1:], line)
+                )
     return blocks

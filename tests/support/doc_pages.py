@@ -13,7 +13,9 @@ __all__ = ["DOCS", "PAGES", "ROOT", "anchors", "is_from_example", "links", "publ
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
-PAGES = [ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md")] + DOCS
+PAGES = [
+    ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md")
+] + DOCS
 
 _FENCE = re.compile(r"^( *)(```+)[^\n]*\n.*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _MARKER = re.compile(r"^ *# \[(?:START|END) \w+\]\n", re.MULTILINE)
@@ -53,7 +55,9 @@ def table(page: Path, first_columns: str) -> list[list[str]]:
 def is_from_example(block: CodeBlock) -> bool:
     """Return whether a block is a part of an example DAG, or of a DAG file of the tests: they are run as a whole."""
     examples = [*ROOT.glob("example_dags/*.py"), *ROOT.glob("tests/*/dags/*.py")]
-    return any(_bare(block.text) in _bare(example.read_text(encoding="utf-8")) for example in examples)
+    return any(
+        _bare(block.text) in _bare(example.read_text(encoding="utf-8")) for example in examples
+    )
 
 
 def _bare(code: str) -> str:
@@ -64,7 +68,9 @@ def _bare(code: str) -> str:
 def public_names() -> dict[str, dict[str, str]]:
     """Return what tests/unit/golden/public_names.txt lists: module → name → what it is."""
     found: dict[str, dict[str, str]] = {}
-    for part in (ROOT / "tests/unit/golden/public_names.txt").read_text(encoding="utf-8").split("\n\n"):
+    for part in (
+        (ROOT / "tests/unit/golden/public_names.txt").read_text(encoding="utf-8").split("\n\n")
+    ):
         module, *lines = part.splitlines()
         rows = (line.partition(":") for line in lines)
         found[module] = {name.strip(): what.strip() for name, _, what in rows}

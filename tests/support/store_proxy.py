@@ -101,7 +101,9 @@ class StoreProxy:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 if store is None or store[0].at_eof() or store[1].is_closing():
-                    store = await asyncio.open_connection("127.0.0.1", self.upstream, limit=4 * PIECE)
+                    store = await asyncio.open_connection(
+                        "127.0.0.1", self.upstream, limit=4 * PIECE
+                    )
                 self.open += 1
                 self.most_open = max(self.most_open, self.open)
                 try:
@@ -116,7 +118,11 @@ class StoreProxy:
                 one.close()
 
     async def _pass_on(
-        self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, store: Streams
+        self,
+        head: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        store: Streams,
     ) -> bool:
         line, headers = _parse(head)
         method, target, _ = line.split(" ")
@@ -129,7 +135,9 @@ class StoreProxy:
         if fault.before:
             await asyncio.to_thread(fault.before)
         if fault.status is not None:
-            writer.write(f"HTTP/1.1 {fault.status} x\r\nContent-Length: {len(fault.body)}\r\n\r\n".encode())
+            writer.write(
+                f"HTTP/1.1 {fault.status} x\r\nContent-Length: {len(fault.body)}\r\n\r\n".encode()
+            )
             writer.write(b"" if method == "HEAD" else fault.body)
             await writer.drain()
             return True
@@ -156,7 +164,9 @@ class StoreProxy:
     ) -> bool:
         limit = fault.break_after if fault.break_after is not None else fault.hang_after
         while left:
-            piece = await reader.read(min(PIECE, left if limit is None else min(left, max(limit, 1))))
+            piece = await reader.read(
+                min(PIECE, left if limit is None else min(left, max(limit, 1)))
+            )
             if not piece:
                 raise ConnectionError("The store closed the connection")
             left -= len(piece)

@@ -76,7 +76,9 @@ def make_dag_run(dag: Any, session: Any) -> Any:
 class WaitingTask:
     """A task instance that waits for the callback of its run, as the operator leaves it."""
 
-    def __init__(self, dag: Any, *, task_id: str = "wait", map_index: int = -1, **values: Any) -> None:
+    def __init__(
+        self, dag: Any, *, task_id: str = "wait", map_index: int = -1, **values: Any
+    ) -> None:
         from airflow_rows import Rows
 
         self.rows = Rows(dag, task_id, map_index)
@@ -109,7 +111,9 @@ class WaitingTask:
     def write_start(self, **fields: Any) -> None:
         """Write a start after the others, as the task does."""
         place: dict[str, Any] = {"try_number": 1, "number": self._starts}
-        self.start = Start(**{"at": datetime.now(UTC), "max_tries": self.max_tries, **place, **fields})
+        self.start = Start(
+            **{"at": datetime.now(UTC), "max_tries": self.max_tries, **place, **fields}
+        )
         self._write(self.start)
         self._starts += 1
 
@@ -130,7 +134,9 @@ class WaitingTask:
     def enter_run(self, run_id: str) -> Spoken:
         """Continue with the run that a person entered for the last start, and return what that has said."""
         before = self.start
-        self.write_start(run={"run_id": run_id}, token=before.token, giver=before.place, waits=before.waits)
+        self.write_start(
+            run={"run_id": run_id}, token=before.token, giver=before.place, waits=before.waits
+        )
         self._write(before)
         return self.spoken
 

@@ -48,13 +48,17 @@ class Run:
 
     def was_told(self, clears: int) -> int | None:
         """Return what it was told last when it asked whether to go on, after so many Clears; None if it did not ask."""
-        words = [told for word, told, at in self.told if word in ("started", "running") and at == clears]
+        words = [
+            told for word, told, at in self.told if word in ("started", "running") and at == clears
+        ]
         return next((told for told in reversed(words) if told in (200, 404, 409)), None)
 
     @property
     def end(self) -> str | None:
         """The end for which it got 200, None if there is none."""
-        ends = (word for word, told, _ in self.told if word in ("success", "failed") and told == 200)
+        ends = (
+            word for word, told, _ in self.told if word in ("success", "failed") and told == 200
+        )
         return next(ends, None)
 
 
@@ -128,7 +132,9 @@ class World:
 
     def try_(self, at: Script | None = None) -> Process:
         """Execute the next try, or continue the one that is parked; return once it has ended, or was killed."""
-        assert self.state in (None, "up_for_retry", "awaiting_input", "up_for_reschedule"), self.state
+        assert self.state in (None, "up_for_retry", "awaiting_input", "up_for_reschedule"), (
+            self.state
+        )
         before = self.state
         self.rows.begin()
         row = self.rows.ti
@@ -183,7 +189,10 @@ class World:
         return response.status_code
 
     def _begin(self, run: Any, inputs: dict[str, Any]) -> None:
-        url = next((value for value in inputs.values() if isinstance(value, str) and "token=" in value), None)
+        url = next(
+            (value for value in inputs.values() if isinstance(value, str) and "token=" in value),
+            None,
+        )
         if (process := _machinery.process) is None:  # of a test that sends a request itself
             return
         started = Run(str(run.run_id), url, process.clears)
@@ -201,7 +210,9 @@ class World:
             kwargs["event"] = {"error": "The time is up.", "error_type": "timeout"}
         try:
             process.result = method(context, **kwargs)
-            process.call("push", "return_value", lambda: self._push(process, "return_value", process.result))
+            process.call(
+                "push", "return_value", lambda: self._push(process, "return_value", process.result)
+            )
             self._report(process, "success", lambda: self.rows.end("success"))
         except Killed:
             process.state = "killed"
@@ -217,10 +228,16 @@ class World:
             process.error = error
             self._report_failure(process, operator, context, error)
 
-    def _report_failure(self, process: Process, operator: Any, context: Any, error: Exception) -> None:
+    def _report_failure(
+        self, process: Process, operator: Any, context: Any, error: Exception
+    ) -> None:
         ti = context["ti"]
         policy = operator.retry_policy
-        action = policy.evaluate(error, ti.try_number, ti.max_tries, context).action.value if policy else ""
+        action = (
+            policy.evaluate(error, ti.try_number, ti.max_tries, context).action.value
+            if policy
+            else ""
+        )
         if action == "reschedule":
             self._report(process, "up_for_reschedule", self.rows.reschedule)
         else:
@@ -239,7 +256,9 @@ class World:
         if self.rows.is_running(process.ti_id):
             self.xcoms[key] = value
 
-    def _context(self, process: Process, row: Any, operator: Any, before: str | None) -> dict[str, Any]:
+    def _context(
+        self, process: Process, row: Any, operator: Any, before: str | None
+    ) -> dict[str, Any]:
         dag_run = self.rows.dag_run
         names = ("id", "task_id", "dag_id", "run_id", "map_index", "try_number", "max_tries")
         regions = {"region_id", "region_index"} & set(dir(row))
@@ -254,16 +273,23 @@ class World:
             task=operator,
             xcom_push=push,
             get_task_states=lambda **of: process.call(
-                "states", "", lambda: {row.run_id: {row.task_id: self.state}} if of == own else {}, lost=dict
+                "states",
+                "",
+                lambda: {row.run_id: {row.task_id: self.state}} if of == own else {},
+                lost=dict,
             ),
             _ti_context_from_server=SimpleNamespace(next_method=row.next_method),
         )
         reschedules = (
-            sum(p.ti_id == process.ti_id for p in self.processes[:-1]) if before == "up_for_reschedule" else 0
+            sum(p.ti_id == process.ti_id for p in self.processes[:-1])
+            if before == "up_for_reschedule"
+            else 0
         )
         return {
             "ti": ti,
-            "dag_run": SimpleNamespace(start_date=dag_run.start_date, clear_number=dag_run.clear_number),
+            "dag_run": SimpleNamespace(
+                start_date=dag_run.start_date, clear_number=dag_run.clear_number
+            ),
             "task": operator,
             "task_state_store": Store(self, process),
             "task_reschedule_count": reschedules,

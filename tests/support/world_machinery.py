@@ -126,7 +126,9 @@ class Machinery:
             )
             return response
 
-        def carried_out(client: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
+        def carried_out(
+            client: httpx.Client, request: httpx.Request, **options: Any
+        ) -> httpx.Response:
             self.on_request(request.url.path)
             return send(client, request, **options)
 
@@ -156,11 +158,17 @@ class Machinery:
 
         def keep(_: object, __: str, event: Any) -> Any:
             words = (
-                event["event"] % event["positional_args"] if event.get("positional_args") else event["event"]
+                event["event"] % event["positional_args"]
+                if event.get("positional_args")
+                else event["event"]
             )
             assert not {"None", "None.", "%s", "%d"} & {*words.split()}, words
             error = event.get("exc_info")
-            text = "".join(traceback.format_exception(sys.exception())) if error and sys.exception() else ""
+            text = (
+                "".join(traceback.format_exception(sys.exception()))
+                if error and sys.exception()
+                else ""
+            )
             self.log(f"{words}\n{text}")
             raise structlog.DropEvent
 

@@ -30,7 +30,10 @@ _LISTEN = """() => {
 @contextmanager
 def browser_page() -> Iterator[Page]:
     """Open a page in Chromium, which reaches this machine and nothing else."""
-    arguments = ["--disable-dev-shm-usage", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+    arguments = [
+        "--disable-dev-shm-usage",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    ]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"),

@@ -78,7 +78,9 @@ def service(stack: Stack) -> Iterator[Service]:
     service = Service(stack.home)
     service.start()
     connection = {"conn_type": "workflow_automation", "host": service.base_url, "password": KEY}
-    stack.api.add_connection("workflow_automation_default", {**connection, "extra": {"flow_id": FLOW_ID}})
+    stack.api.add_connection(
+        "workflow_automation_default", {**connection, "extra": {"flow_id": FLOW_ID}}
+    )
     yield service
     service.stop()
 

@@ -31,7 +31,13 @@ class Service:
         self.journal = Journal(home / "service.jsonl")
         self.url = f"http://127.0.0.1:{self.port}"
         self.base_url = f"{self.url}/api"
-        command = [sys.executable, "-m", "workflow_automation_provider.testing", "--port", str(self.port)]
+        command = [
+            sys.executable,
+            "-m",
+            "workflow_automation_provider.testing",
+            "--port",
+            str(self.port),
+        ]
         command += ["--journal", str(self.journal.path), "--key", f"{KEY}:{FLOW_ID}"]
         self.program = Program("service", command, home, os.environ)
         self.control = ControlClient(self.url)

@@ -13,7 +13,14 @@ from typing import Any
 
 from sqlalchemy import NullPool, create_engine, text
 
-from airflow_launcher.airflow import API_SERVER, DAG_PROCESSOR, SCHEDULER, TRIGGERER, Airflow, Component
+from airflow_launcher.airflow import (
+    API_SERVER,
+    DAG_PROCESSOR,
+    SCHEDULER,
+    TRIGGERER,
+    Airflow,
+    Component,
+)
 from airflow_launcher.databases import PostgreSQL
 from airflow_launcher.processes import Program, free_port, wait_for
 from real_airflow import OLD_HEARTBEAT, QUICK_RECOVERY, executions_seen
@@ -77,7 +84,18 @@ class Stack(Airflow):
         self.redis = Redis(home)
         workers = [
             Component(
-                name, ["celery", "worker", "-H", name, "-c", "5", "-s", "--pid", str(home / f"{name}.pid")]
+                name,
+                [
+                    "celery",
+                    "worker",
+                    "-H",
+                    name,
+                    "-c",
+                    "5",
+                    "-s",
+                    "--pid",
+                    str(home / f"{name}.pid"),
+                ],
             )
             for name in WORKERS
         ]
@@ -121,7 +139,10 @@ class Stack(Airflow):
         self.redis.start()
         super().start()
         self._keeper.start()
-        wait_for("the workers", lambda: all("ready." in worker.output.read_text() for worker in self.workers))
+        wait_for(
+            "the workers",
+            lambda: all("ready." in worker.output.read_text() for worker in self.workers),
+        )
 
     def stop(self) -> None:
         """Stop everything; orphans too."""
@@ -151,11 +172,14 @@ class Stack(Airflow):
         """Tell whether the task of a DAG run waits; it then does not look by itself for an hour."""
         later = "UPDATE task_instance SET trigger_timeout = now() + interval '1 hour' WHERE run_id = :run_id "
         if not self.query(
-            later + "AND task_id = 'trigger' AND state = 'awaiting_input' RETURNING id", run_id=run_id
+            later + "AND task_id = 'trigger' AND state = 'awaiting_input' RETURNING id",
+            run_id=run_id,
         ):
             return False
         # On Airflow 3.3, an answer is lost that comes before the scheduler has seen this.
-        executions = self.api.log(dag_id, run_id, "trigger", 1).count("Pausing task as AWAITING_INPUT")
+        executions = self.api.log(dag_id, run_id, "trigger", 1).count(
+            "Pausing task as AWAITING_INPUT"
+        )
         return 0 < executions <= executions_seen(self.home, run_id)
 
     def _keep(self) -> None:

@@ -24,7 +24,9 @@ def test_backfill_starts_a_run_for_each_date_and_again_when_reprocessed(
         made = stack.api.ask("POST", "/backfills", asked)
 
         def dag_runs() -> list[str]:
-            found = [run for run in stack.api.dag_runs("system_daily") if run["run_type"] == "backfill"]
+            found = [
+                run for run in stack.api.dag_runs("system_daily") if run["run_type"] == "backfill"
+            ]
             done = [run["dag_run_id"] for run in found if run["state"] == "success"]
             return sorted(done) if len(done) == 3 else []
 

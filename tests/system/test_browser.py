@@ -78,7 +78,9 @@ def test_flow_run_button(
 ) -> None:
     case, go = "report-2026-01-31", tmp_path / "go"
     # So that the grid has a history.
-    stack.api.trigger("nightly_report", "report-2026-01-30", {"conn_id": CONN_ID, "go": str(tmp_path)})
+    stack.api.trigger(
+        "nightly_report", "report-2026-01-30", {"conn_id": CONN_ID, "go": str(tmp_path)}
+    )
     assert stack.api.finished("nightly_report", "report-2026-01-30") == "success"
     stack.api.trigger("nightly_report", case, {"conn_id": CONN_ID, "go": str(go)})
     go.touch()
@@ -114,7 +116,9 @@ def test_give_a_failed_task_its_run(
     ui.save(form)
     ui.clear_task()
 
-    wait_for("the Clear", lambda: stack.api.task("nightly_report", case, "trigger")["try_number"] == 2)
+    wait_for(
+        "the Clear", lambda: stack.api.task("nightly_report", case, "trigger")["try_number"] == 2
+    )
     assert stack.api.finished("nightly_report", case) == "success"
     assert stack.api.xcom("nightly_report", case, "trigger")["run_id"] == run.run_id
     assert service.runs_of(case) == [run]

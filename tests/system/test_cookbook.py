@@ -38,7 +38,9 @@ class Shell:
         """Return the status and the JSON of each response."""
         environment = {**os.environ, "NO_PROXY": "127.0.0.1", "AIRFLOW": self._airflow, **variables}
         text = text.replace("curl ", "curl -sS -w '\\n%{http_code}\\n' ")
-        done = subprocess.run(["sh", "-c", text], env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["sh", "-c", text], env=environment, capture_output=True, text=True, check=True
+        )
         lines = done.stdout.splitlines()
         pairs = zip(lines[::2], lines[1::2], strict=True)
         return [(int(status), json.loads(body) if body else None) for body, status in pairs]
@@ -60,7 +62,9 @@ def flow(shell: Shell) -> str:
     return shell.token("flow")
 
 
-def test_a_failed_task_is_given_its_run(stack: Stack, service: Service, shell: Shell, flow: str) -> None:
+def test_a_failed_task_is_given_its_run(
+    stack: Stack, service: Service, shell: Shell, flow: str
+) -> None:
     at = dag_id, run_id = "workflow_automation_trigger_upload", "in-doubt"
     dag = {"DAG_ID": dag_id, "DAG_RUN_ID": run_id}
     before = len(service.journal.runs())
@@ -95,7 +99,10 @@ def test_the_next_dag_runs_once(stack: Stack, shell: Shell, flow: str) -> None:
         return status
 
     assert [send(), send()] == [200, 409]
-    assert send(NEXT_DAG.replace('"orders.csv"', '"../orders.csv"').replace("$DAG_RUN_ID", "report-2")) == 400
+    assert (
+        send(NEXT_DAG.replace('"orders.csv"', '"../orders.csv"').replace("$DAG_RUN_ID", "report-2"))
+        == 400
+    )
     claims = jwt.decode(flow, options={"verify_signature": False})
     (hours,) = re.findall(r"by default for (\d+) hours", PAGE.read_text())
     assert claims["exp"] - claims["iat"] == int(hours) * 60 * 60
@@ -112,7 +119,9 @@ def test_the_next_dag_runs_once(stack: Stack, shell: Shell, flow: str) -> None:
     assert [run["dag_run_id"] for run in stack.api.dag_runs(dag_id)] == ["report-1"]
 
 
-def test_an_event_needs_more_rights_and_is_not_idempotent(stack: Stack, shell: Shell, flow: str) -> None:
+def test_an_event_needs_more_rights_and_is_not_idempotent(
+    stack: Stack, shell: Shell, flow: str
+) -> None:
     dag_id, operator = "workflow_automation_assets_continue", shell.token("operator")
     stack.api.unpause(dag_id)
     (asset,) = wait_for("the asset", lambda: shell(FIND_ASSET, TOKEN=flow)[0][1]["assets"])
@@ -121,7 +130,9 @@ def test_an_event_needs_more_rights_and_is_not_idempotent(stack: Stack, shell: S
 
     def lines() -> list[str]:
         runs = [run for run in stack.api.dag_runs(dag_id) if run["state"] == "success"]
-        return [line for run in runs for line in stack.api.xcom(dag_id, run["dag_run_id"], "announce")]
+        return [
+            line for run in runs for line in stack.api.xcom(dag_id, run["dag_run_id"], "announce")
+        ]
 
     sent = set()
     for _ in range(2):
@@ -153,7 +164,9 @@ def test_without_the_pool_nothing_runs(stack: Stack) -> None:
     stack.api.trigger(dag_id, "no-pool")
     said = "Tasks using non-existent pool 'workflow_automation' will not be scheduled"
     outputs = [*(stack.home / "outputs").glob("scheduler*.out")]
-    wait_for("the warning", lambda: any(said in path.read_text(errors="replace") for path in outputs))
+    wait_for(
+        "the warning", lambda: any(said in path.read_text(errors="replace") for path in outputs)
+    )
     tasks = stack.api.ask("GET", f"/dags/{dag_id}/dagRuns/no-pool/taskInstances")["task_instances"]
     assert {task["state"] for task in tasks} <= {"scheduled", None}
     stack.api.ask("PATCH", f"/dags/{dag_id}", {"is_paused": True})

@@ -64,7 +64,9 @@ def hits(what: str, data: bytes) -> list[str]:
     for form, needle in FORMS.items():
         for variant in {needle, needle.lower(), needle.upper()}:
             for match in re.finditer(re.escape(variant), data):
-                around = data[max(match.start() - 300, 0) : match.end() + 60].decode(errors="replace")
+                around = data[max(match.start() - 300, 0) : match.end() + 60].decode(
+                    errors="replace"
+                )
                 found.append(f"{what}, {form}, at {match.start()}: …{around}…")
                 break
     return found
@@ -79,7 +81,9 @@ def files(stack: Stack) -> Iterator[Path]:
 
 def trigger(service: Service) -> httpx.Response:
     headers = {"X-API-Key": KEY}
-    return httpx.post(f"{service.base_url}/trigger", headers=headers, json={"inputs": {}}, trust_env=False)
+    return httpx.post(
+        f"{service.base_url}/trigger", headers=headers, json={"inputs": {}}, trust_env=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +118,14 @@ def test_service_echoed_the_key(stack: Stack, service: Service, echoed: list[str
 
 
 def test_loggers_were_at_debug(stack: Stack, echoed: list[str]) -> None:
-    logs = "".join(path.read_text(errors="replace") for path in (stack.home / "logs").rglob("attempt=*.log"))
+    logs = "".join(
+        path.read_text(errors="replace") for path in (stack.home / "logs").rglob("attempt=*.log")
+    )
     assert '"level":"debug"' in logs
-    outputs = {path.stem: path.read_text(errors="replace") for path in (stack.home / "outputs").glob("*.out")}
+    outputs = {
+        path.stem: path.read_text(errors="replace")
+        for path in (stack.home / "outputs").glob("*.out")
+    }
     assert set(outputs) >= {
         "api-server",
         "scheduler",
@@ -179,11 +188,15 @@ def test_key_is_in_no_answer_of_the_api(stack: Stack, echoed: list[str]) -> None
 def test_key_is_in_no_lineage_event(stack: Stack, service: Service, echoed: list[str]) -> None:
     """But the flow, and the file of test_kills.py that was uploaded for its run."""
     # Each process adds lines; the file's name may get the time of its making.
-    text = wait_for("lineage", lambda: b"".join(path.read_bytes() for path in stack.home.glob("lineage*")))
+    text = wait_for(
+        "lineage", lambda: b"".join(path.read_bytes() for path in stack.home.glob("lineage*"))
+    )
     assert not hits("lineage", text)
     told: defaultdict[str, set[str]] = defaultdict(set)
     for event in map(json.loads, text.splitlines()):
-        told[event["job"]["name"]] |= {data["name"] for data in (*event["inputs"], *event["outputs"])}
+        told[event["job"]["name"]] |= {
+            data["name"] for data in (*event["inputs"], *event["outputs"])
+        }
     flow = f"api/flows/{FLOW_ID}"
     assert "system_echo.trigger" in told
     assert flow in told["system_upload.trigger"]

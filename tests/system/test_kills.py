@@ -25,7 +25,9 @@ def output(stack: Stack, service: Service, tmp_path_factory: pytest.TempPathFact
     """The file of the batch, once each task is halfway and was killed there."""
     folder = tmp_path_factory.mktemp("kills")
     batch, file = folder / "batch.jsonl", folder / "file.bin"
-    batch.write_text("".join(f"{json.dumps({'case': 'kill-batch', 'n': n})}\n" for n in range(ITEMS)))
+    batch.write_text(
+        "".join(f"{json.dumps({'case': 'kill-batch', 'n': n})}\n" for n in range(ITEMS))
+    )
     file.write_bytes(b"123")
     # Here the tasks wait to be killed.
     service.control.add_fault("delay", operation="upload", seconds=300)
@@ -35,7 +37,9 @@ def output(stack: Stack, service: Service, tmp_path_factory: pytest.TempPathFact
     stack.api.trigger("system_batch", "kill-batch", files)
     stack.api.trigger("system_upload", "kill-upload", {"file": str(file)})
     stack.api.trigger("system_trigger", "kill-trigger")
-    wait_for("the faults", lambda: not any(fault["remaining"] for fault in service.control.faults()))
+    wait_for(
+        "the faults", lambda: not any(fault["remaining"] for fault in service.control.faults())
+    )
     wait_for("the run", lambda: service.runs_of("kill-trigger"))
     stack.kill_workers()
     return folder / "output.jsonl"

@@ -60,7 +60,11 @@ def airflow_with_runs(name: str, settings: dict[str, str]) -> Iterator[Airflow]:
         dags.mkdir()
         (dags / "flows.py").write_text(DAGS)
         airflow = Airflow(
-            home, dags, components=[API_SERVER, DAG_PROCESSOR], database=PostgreSQL(home), settings=settings
+            home,
+            dags,
+            components=[API_SERVER, DAG_PROCESSOR],
+            database=PostgreSQL(home),
+            settings=settings,
         )
         if settings:
             airflow.prepare()
@@ -74,7 +78,9 @@ def in_database(airflow: Airflow, statement: str, **values: Any) -> None:
     query(airflow.env["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"], statement, **values)
 
 
-def set_state(airflow: Airflow, dag_id: str, run_id: str, state: str, next_kwargs: object = None) -> None:
+def set_state(
+    airflow: Airflow, dag_id: str, run_id: str, state: str, next_kwargs: object = None
+) -> None:
     """Have the only task of a DAG run be in a state."""
     in_database(
         airflow,
@@ -122,7 +128,16 @@ def make_runs(airflow: Airflow) -> None:
     at = ("nightly_report", WAITING)
     waiting = {"since": ago(HOURS), "until": ago(HOURS - 24 * 60 * 60)}
     set_state(airflow, *at, "awaiting_input", {"waiting": waiting})
-    put(airflow, *at, "start/1/0", at=ago(HOURS + 8), flow_id="nightly", token=DIGEST, waits=True, **target)
+    put(
+        airflow,
+        *at,
+        "start/1/0",
+        at=ago(HOURS + 8),
+        flow_id="nightly",
+        token=DIGEST,
+        waits=True,
+        **target,
+    )
     put(airflow, *at, "outcome/1/0", **outcome(1001) | {"at": ago(HOURS + 7)})
     put(airflow, *at, f"run/{DIGEST}", claim={"at": ago(HOURS + 6), "run_id": "1001"})
     say(airflow, "Reading orders", 0.25)
@@ -140,7 +155,15 @@ def make_runs(airflow: Airflow) -> None:
 
 
 def say(airflow: Airflow, message: str, progress: float) -> None:
-    put(airflow, "nightly_report", WAITING, f"word/{DIGEST}", message=message, progress=progress, at=ago(3))
+    put(
+        airflow,
+        "nightly_report",
+        WAITING,
+        f"word/{DIGEST}",
+        message=message,
+        progress=progress,
+        at=ago(3),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +200,10 @@ def set_theme(page: Page, theme: str) -> None:
 
 def test_list(ui: AirflowUi, pictures: Path) -> None:
     failures: list[str] = []
-    ui.page.on("console", lambda message: failures.append(message.text) if message.type == "error" else None)
+    ui.page.on(
+        "console",
+        lambda message: failures.append(message.text) if message.type == "error" else None,
+    )
     ui.page.set_viewport_size({"width": 1440, "height": HEIGHT})
     ui.page.get_by_role("button", name="Browse").click()
     ui.page.get_by_role("menuitem", name="Flow runs").click()
@@ -261,7 +287,9 @@ def test_on_a_phone(ui: AirflowUi, deployment: Airflow) -> None:
             assert ui.page.evaluate(scroll)
         ui.page.goto(f"{deployment.url}{LIST}")
         expect(ui.page.get_by_role("row")).to_have_count(5)
-        expect(ui.page.get_by_role("row").nth(1).get_by_role("cell").first).to_contain_text("in doubt")
+        expect(ui.page.get_by_role("row").nth(1).get_by_role("cell").first).to_contain_text(
+            "in doubt"
+        )
     finally:
         ui.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 

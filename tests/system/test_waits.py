@@ -41,7 +41,9 @@ def test_each_of_many_gets_its_own_answer(
     delays = random.Random(WAITS)
     for row in range(WAITS):
         delay = delays.uniform(0, LONGEST_DELAY)
-        flows.callbacks.add(inputs={"case": "batch", "row": row}, result={"row": row}, delay=delay, **AGAIN)
+        flows.callbacks.add(
+            inputs={"case": "batch", "row": row}, result={"row": row}, delay=delay, **AGAIN
+        )
     stack.api.trigger("system_wait_mapped", "batch", {"conn_id": "waits", "rows": WAITS})
     state = stack.api.finished("system_wait_mapped", "batch", 60 + 10 * WAITS)
     where = "FROM task_instance WHERE run_id = 'batch' AND task_id = 'trigger'"
@@ -61,7 +63,8 @@ def test_each_of_many_gets_its_own_answer(
     calls = {call.run_id: call for call in flows.journal.callbacks()}
     assert [calls[runs[row]].status for row in range(WAITS)] == [200] * WAITS
     after = sorted(
-        (end - datetime.fromisoformat(calls[runs[row]].at)).total_seconds() for row, _, _, end in found
+        (end - datetime.fromisoformat(calls[runs[row]].at)).total_seconds()
+        for row, _, _, end in found
     )
     note(
         f"{WAITS} waits: all delivered, {after[0]:.0f} to {after[-1]:.0f} s after the call, "

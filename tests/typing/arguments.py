@@ -21,7 +21,9 @@ def bare(customer: str, number: int = 1) -> dict[str, object]:
     return {"customer": customer, "number": number}
 
 
-@trigger_flow_task(flow_id="flow", retries=3, wait_for_completion=True, completion_timeout=timedelta(days=1))
+@trigger_flow_task(
+    flow_id="flow", retries=3, wait_for_completion=True, completion_timeout=timedelta(days=1)
+)
 def with_arguments(customer: str) -> dict[str, str]:
     return {"customer": customer}
 

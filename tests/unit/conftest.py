@@ -130,8 +130,12 @@ def bucket(s3_port, monkeypatch):
     from s3_bucket import Bucket
 
     bucket = Bucket(f"b-{uuid4().hex[:12]}")
-    monkeypatch.setenv(f"AIRFLOW_CONN_{bucket.conn_id.upper()}", json.dumps(bucket.connection(s3_port)))
-    monkeypatch.setenv("AWS_CA_BUNDLE", certifi.where())  # else each client reads the usual hundreds
+    monkeypatch.setenv(
+        f"AIRFLOW_CONN_{bucket.conn_id.upper()}", json.dumps(bucket.connection(s3_port))
+    )
+    monkeypatch.setenv(
+        "AWS_CA_BUNDLE", certifi.where()
+    )  # else each client reads the usual hundreds
     return bucket
 
 
@@ -144,7 +148,12 @@ def sftp(tmp_path, monkeypatch):
     server = SFTPServer(tmp_path / "sftp")
     server.folder.mkdir()
     with server.running():
-        connection = {"conn_type": "sftp", "host": "127.0.0.1", "port": server.port, "login": "anyone"}
+        connection = {
+            "conn_type": "sftp",
+            "host": "127.0.0.1",
+            "port": server.port,
+            "login": "anyone",
+        }
         monkeypatch.setenv(f"AIRFLOW_CONN_{server.conn_id.upper()}", json.dumps(connection))
         yield server
 

@@ -121,7 +121,9 @@ def triggers(task):
 def entries(task, key):
     """Return the entries whose keys begin so, by the rest of the key."""
     found = {
-        name.removeprefix(key): value for name, value in task.rows.entries.items() if name.startswith(key)
+        name.removeprefix(key): value
+        for name, value in task.rows.entries.items()
+        if name.startswith(key)
     }
     return {name: json.loads(value) for name, value in found.items()}
 

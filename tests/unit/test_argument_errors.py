@@ -39,7 +39,9 @@ def trigger(**arguments: Any) -> Any:
 
 
 def upload(**arguments: Any) -> Any:
-    return UploadFilesOperator(**{"task_id": "upload", "run_id": "1", "files": {"row": 1}, **arguments})
+    return UploadFilesOperator(
+        **{"task_id": "upload", "run_id": "1", "files": {"row": 1}, **arguments}
+    )
 
 
 def batch(**arguments: Any) -> Any:
@@ -58,7 +60,18 @@ class Once(SimpleNamespace):
 OPERATORS = (trigger, upload, batch)
 
 DAY, WEEK = timedelta(days=1), 7 * 24 * 3600
-SECONDS = (-1, "5", None, False, WEEK + 1, 10**400, 1e300, float("inf"), float("-inf"), float("nan"))
+SECONDS = (
+    -1,
+    "5",
+    None,
+    False,
+    WEEK + 1,
+    10**400,
+    1e300,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+)
 LIMITS = (0, -1, 1.5, "1", True)
 
 
@@ -118,7 +131,11 @@ RENDERED: list[tuple[Callable[..., Any], str, tuple[object, ...]]] = [
     (upload, "run_id", (*NOTHING, 7.5, {}, *({"run_id": value} for value in NOTHING))),
     (upload, "files", (None, {"a.csv"})),
     (batch, "batch", (None, [{"a": 1}, {"a": {1}}], "/tmp/a\0b")),
-    (batch, "output_path", ("", 7, "/nowhere/a", "/tmp", "/etc/hosts/x", "nowhere://a/b", os.devnull)),
+    (
+        batch,
+        "output_path",
+        ("", 7, "/nowhere/a", "/tmp", "/etc/hosts/x", "nowhere://a/b", os.devnull),
+    ),
     (Once, "name", ("", None, "\udc80")),
     (Once, "on_unknown_start", ("retry",)),
     (Once, "send_retry_timeout", (-1,)),
@@ -128,7 +145,9 @@ RENDERED: list[tuple[Callable[..., Any], str, tuple[object, ...]]] = [
 
 
 @pytest.mark.parametrize(("make", "name", "values"), RENDERED)
-def test_a_wrong_value_is_an_error_before_anything_is_sent(service, store, context, log, make, name, values):
+def test_a_wrong_value_is_an_error_before_anything_is_sent(
+    service, store, context, log, make, name, values
+):
     for value in values:
         # As Airflow renders a template.
         operator = make(**({name: "{{ params.flow }}"} if name == "flow_id" else {}))
@@ -144,7 +163,14 @@ def test_a_wrong_value_is_an_error_before_anything_is_sent(service, store, conte
 
 
 def inputs() -> Iterator[object]:
-    yield from ({"a": {1}}, {"a": float("nan")}, {1: "a"}, {"a": "\ud800"}, {"\ud800": 1}, {"a": LOOP})
+    yield from (
+        {"a": {1}},
+        {"a": float("nan")},
+        {1: "a"},
+        {"a": "\ud800"},
+        {"\ud800": 1},
+        {"a": LOOP},
+    )
 
 
 def files(folder: Path) -> Iterator[object]:
@@ -169,12 +195,29 @@ def batches(folder: Path) -> Iterator[object]:
     ):
         path.write_text(text)
         yield str(path)
-    yield from ([{"a": SECRET}, [SECRET]], [{}, None], {}, 7, b"batch.jsonl", "", f"[{{{pair}}}]", "{{ ds }}")
+    yield from (
+        [{"a": SECRET}, [SECRET]],
+        [{}, None],
+        {},
+        7,
+        b"batch.jsonl",
+        "",
+        f"[{{{pair}}}]",
+        "{{ ds }}",
+    )
     yield from ("~/batch", f"file://{folder}", f"{path}/more", f"{folder}/missing", str(folder))
 
 
 def connections() -> Iterator[dict[str, Any]]:
-    for host in ("", "ftp://a", "http://a", "https://ada:x@a", "https://a?b=1", "https://[a", "https://a:1"):
+    for host in (
+        "",
+        "ftp://a",
+        "http://a",
+        "https://ada:x@a",
+        "https://a?b=1",
+        "https://[a",
+        "https://a:1",
+    ):
         yield {"host": host, "port": 2} if host.endswith(":1") else {"host": host}
     for fields in (
         {"extra": [1]},
@@ -195,7 +238,15 @@ def connections() -> Iterator[dict[str, Any]]:
 
 
 def callbacks() -> Iterator[bytes]:
-    yield from (b"", b"null", b"[]", b"[" * 60_000, b"{}", b'{"status": 1, "status": 2}', b'{"status": NaN}')
+    yield from (
+        b"",
+        b"null",
+        b"[]",
+        b"[" * 60_000,
+        b"{}",
+        b'{"status": 1, "status": 2}',
+        b'{"status": NaN}',
+    )
     yield from (b'{"status": "success", "a": 1}', b'{"status": "success", "result": 1e999}')
     yield from (
         b'{"status": "started", "run_id": 1.0}',

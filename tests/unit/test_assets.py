@@ -7,7 +7,11 @@ from urllib.parse import urlsplit
 import pytest
 from airflow.sdk import Asset
 
-from workflow_automation_provider.assets import convert_asset_to_openlineage, create_asset, sanitize_uri
+from workflow_automation_provider.assets import (
+    convert_asset_to_openlineage,
+    create_asset,
+    sanitize_uri,
+)
 
 BASE = "https://service.example:8443/api/"
 FLOW = "workflow-automation://service.example:8443/api/flows"
@@ -15,7 +19,11 @@ FLOW = "workflow-automation://service.example:8443/api/flows"
 
 @pytest.mark.parametrize(
     ("flow_id", "uri"),
-    [("F", f"{FLOW}/F"), ("a/b c?#%ä", f"{FLOW}/a%2Fb%20c%3F%23%25%C3%A4"), ("..", f"{FLOW}/%2E%2E")],
+    [
+        ("F", f"{FLOW}/F"),
+        ("a/b c?#%ä", f"{FLOW}/a%2Fb%20c%3F%23%25%C3%A4"),
+        ("..", f"{FLOW}/%2E%2E"),
+    ],
 )
 def test_its_uri_and_its_extra(flow_id, uri):
     asset = create_asset(base_url=BASE, flow_id=flow_id, extra={"owner": "me"})
@@ -35,7 +43,9 @@ def test_airflow_normalizes_it(given, uri):
     assert Asset(given).uri == uri
 
 
-@pytest.mark.parametrize("uri", ["workflow-automation:///flows/F", "workflow-automation://host/flows/", FLOW])
+@pytest.mark.parametrize(
+    "uri", ["workflow-automation:///flows/F", "workflow-automation://host/flows/", FLOW]
+)
 def test_what_names_no_flow(uri):
     with pytest.raises(ValueError, match="must be workflow-automation://HOST/…/flows/FLOW"):
         sanitize_uri(urlsplit(uri))

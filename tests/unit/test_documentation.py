@@ -60,20 +60,26 @@ def test_each_page_is_in_the_navigation_once():
 @pytest.mark.parametrize("page", DOCS, ids=name_of)
 def test_snippets_are_those_of_the_examples(page):
     text = page.read_text()
-    assert text.count("<!-- ") == len([*snippets._CUT.finditer(text), *snippets._TABLE.finditer(text)])
+    assert text.count("<!-- ") == len(
+        [*snippets._CUT.finditer(text), *snippets._TABLE.finditer(text)]
+    )
     assert snippets.renewed(text) == text, "make docs renews them"
 
 
 def test_each_example_is_shown_on_a_page():
     text = "".join(page.read_text() for page in PAGES)
-    assert [example.name for example in EXAMPLES if f"example_dags/{example.name}" not in text] == []
+    assert [
+        example.name for example in EXAMPLES if f"example_dags/{example.name}" not in text
+    ] == []
 
 
 # Code blocks --------------------------------------------------------------------------------------------
 
 
 def imports(text):
-    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    found = [
+        node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
     return "".join(f"{ast.unparse(node)}\n" for node in found)
 
 
@@ -83,12 +89,16 @@ def test_the_names_of_python_blocks_exist(tmp_path):
     before: dict[Path, str] = {}
     for page, block in PYTHON:
         if not is_from_example(block):
-            (tmp_path / f"{page.stem}-{block.line}.py").write_text(before.get(page, "") + block.text)
+            (tmp_path / f"{page.stem}-{block.line}.py").write_text(
+                before.get(page, "") + block.text
+            )
         before[page] = before.get(page, "") + imports(block.text)
     options = ("--isolated", "--select", "F821", "--output-format", "json")
     command = [sys.executable, "-m", "ruff", "check", *options, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    known = {name for names in public_names().values() for name in names} | {*sys.stdlib_module_names}
+    known = {name for names in public_names().values() for name in names} | {
+        *sys.stdlib_module_names
+    }
     found = [
         (Path(said["filename"]).name, name)
         for said in json.loads(done.stdout)
@@ -129,8 +139,15 @@ def test_the_files_that_contributing_names_exist():
 
 def test_the_extras_are_those_of_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    table = (ROOT / "docs" / "install.md").read_text().partition("| Extra | For |")[2].partition("\n\n")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(project["optional-dependencies"])
+    table = (
+        (ROOT / "docs" / "install.md")
+        .read_text()
+        .partition("| Extra | For |")[2]
+        .partition("\n\n")[0]
+    )
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(
+        project["optional-dependencies"]
+    )
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/install.md", "CHANGELOG.md"])

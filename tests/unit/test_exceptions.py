@@ -43,7 +43,9 @@ def final(error):
 
 
 @of_every_kind
-@pytest.mark.parametrize("make", [final, lambda e: e.with_facts(next_step="Compare the inputs.\nWait.")])
+@pytest.mark.parametrize(
+    "make", [final, lambda e: e.with_facts(next_step="Compare the inputs.\nWait.")]
+)
 def test_an_error_that_is_made_of_another_keeps_its_facts_and_its_cause(kind, make):
     with pytest.raises(kind) as caught:
         raise full(kind) from KeyError("why")

@@ -42,7 +42,10 @@ UNIDENTIFIED = ("unidentified", "YES")
 UPLOAD = ("upload-unknown", "MAYBE")
 
 TABLE = [
-    *(Row("reject", {"status": status}, ("rejected", "NO")) for status in (400, 409, 410, 415, 418, 422)),
+    *(
+        Row("reject", {"status": status}, ("rejected", "NO"))
+        for status in (400, 409, 410, 415, 418, 422)
+    ),
     *(Row("reject", {"status": status}, ("key-rejected", "NO")) for status in (401, 402, 403)),
     *(Row("reject", {"status": status}, ("not-found", "NO")) for status in (404, 405)),
     Row("reject", {"status": 413}, ("too-large", "NO"), batch="rejected"),
@@ -93,8 +96,12 @@ def do(what, make_context, run_id):
 
 
 @pytest.mark.parametrize("what", ["start", "batch", "upload", "hook"])
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.kind}-{row.options.get('status', '')}")
-def test_what_a_fault_comes_to(service, workflow_automation_connect, workflow_automation_context, what, row):
+@pytest.mark.parametrize(
+    "row", TABLE, ids=lambda row: f"{row.kind}-{row.options.get('status', '')}"
+)
+def test_what_a_fault_comes_to(
+    service, workflow_automation_connect, workflow_automation_context, what, row
+):
     workflow_automation_connect(extra={"timeout": 1 if row.kind.startswith("hang") else 60})
     run_id = WorkflowAutomationHook().trigger_flow({}).run_id
     service.faults.add(row.kind, **row.options)

@@ -34,7 +34,10 @@ Path({result!r}).write_text(json.dumps(found))
 """
 
 TASKS = {
-    *(f"{PACKAGE}.execution.{name}" for name in ("batch", "batch_record", "start", "record", "store")),
+    *(
+        f"{PACKAGE}.execution.{name}"
+        for name in ("batch", "batch_record", "start", "record", "store")
+    ),
     *(f"{PACKAGE}.{name}" for name in ("client.protocol", "hooks")),
 }
 
@@ -48,7 +51,10 @@ def test_airflow(service, tmp_path):
     assert done.returncode == 0, done.stderr
     assert (len(service.runs), len(service.uploads)) == (1, 1)
     by_info, by_asset, by_dag_file, by_trigger, by_upload = map(set, json.loads(result.read_text()))
-    assert by_info & {"airflow", "httpx", "httpcore", "pydantic", "tenacity", "wtforms", "starlette"} == set()
+    assert (
+        by_info & {"airflow", "httpx", "httpcore", "pydantic", "tenacity", "wtforms", "starlette"}
+        == set()
+    )
     names = ("client", "client.checks", "client.settings", "exceptions", "get_provider_info")
     told = {PACKAGE, *(f"{PACKAGE}.{name}" for name in names)}
     assert {name for name in by_info if name.startswith(PACKAGE)} == told

@@ -63,8 +63,12 @@ SIGNS = ["/", "@", ":", "?", "#", "%", "&", "=", "*", "[", "%40", "%2F", "%3f", 
 SECRETS = st.lists(st.sampled_from(SIGNS), min_size=1, max_size=6).map(
     lambda signs: PIECE + "".join(f"{sign}{PIECE}" for sign in signs)
 )
-SCHEMES = st.sampled_from(["sftp", "https", "http", "s3", "gs", "abfs", "ftp", "file", "HTTPS", "S3", "Sftp"])
-PARAMETERS = st.sampled_from(["sig", "X-Amz-Signature", "x-goog-signature", "Signature", "token", "sv"])
+SCHEMES = st.sampled_from(
+    ["sftp", "https", "http", "s3", "gs", "abfs", "ftp", "file", "HTTPS", "S3", "Sftp"]
+)
+PARAMETERS = st.sampled_from(
+    ["sig", "X-Amz-Signature", "x-goog-signature", "Signature", "token", "sv"]
+)
 
 
 def reveals(uris):
@@ -85,7 +89,12 @@ class TestSecrets:
             assert not reveals(uris_of(url)), url
             assert not reveals(uris_of([f"{url}/{number}" for number in range(60)])), url
 
-    @given(SCHEMES, st.integers(0, 99999), st.sampled_from(["/", "?", "#", "/x?", "/x/"]), st.booleans())
+    @given(
+        SCHEMES,
+        st.integers(0, 99999),
+        st.sampled_from(["/", "?", "#", "/x?", "/x/"]),
+        st.booleans(),
+    )
     def test_passwords_that_begin_like_a_port(self, scheme, port, sign, is_at_encoded):
         at = "%40" if is_at_encoded else "@"
         found = uris_of(f"{scheme}://me:{port}{sign}{PIECE}{at}host/x")
@@ -93,7 +102,11 @@ class TestSecrets:
         assert not reveals(found)
 
     @given(
-        SCHEMES, PARAMETERS, SECRETS, st.sampled_from(["?", "#"]), st.sampled_from(["", "conn@", "me:pw@"])
+        SCHEMES,
+        PARAMETERS,
+        SECRETS,
+        st.sampled_from(["?", "#"]),
+        st.sampled_from(["", "conn@", "me:pw@"]),
     )
     def test_signatures(self, scheme, parameter, secret, sign, login):
         signature = secret.replace("/", "%2F")

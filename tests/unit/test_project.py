@@ -22,7 +22,9 @@ MAKEFILE = (PROJECT / "Makefile").read_text()
 def run(*command):
     # Within a git hook these variables name another repository or index.
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    done = subprocess.run(command, cwd=PROJECT, env=env, check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=PROJECT, env=env, check=False, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -77,7 +79,9 @@ def test_readme_of_the_distributions_has_no_relative_links(dist):
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert not [target for target in links(shown) if not target.startswith("https://")]
     # All else is there, with the files by their names.
-    relative = {target.partition("#")[0] for target in links(readme) if not target.startswith("https://")}
+    relative = {
+        target.partition("#")[0] for target in links(readme) if not target.startswith("https://")
+    }
     assert relative
     for target in relative:
         assert (f"`{target}`" in shown) is not target.endswith(".png")

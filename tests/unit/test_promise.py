@@ -58,7 +58,11 @@ def digest(content):
 
 def sent_files(service):
     """Return the name and the digest of each file that the service got."""
-    return [(file["name"], digest(file["content"])) for upload in service.uploads for file in upload.files]
+    return [
+        (file["name"], digest(file["content"]))
+        for upload in service.uploads
+        for file in upload.files
+    ]
 
 
 # Files ------------------------------------------------------------------------------------------------
@@ -81,7 +85,10 @@ def places(tmp_path, bucket):
     memory, folder = MemoryFileSystem(), f"/{bucket.name}"
     attach("memory", conn_id="promise", fs=memory)
     return {
-        "file": (lambda name, content: (tmp_path / name).write_bytes(content), f"file://{tmp_path}/"),
+        "file": (
+            lambda name, content: (tmp_path / name).write_bytes(content),
+            f"file://{tmp_path}/",
+        ),
         "memory": (
             lambda name, content: memory.pipe(f"{folder}/{name}", content),
             f"memory://promise@{bucket.name}/",
@@ -94,7 +101,9 @@ class TestSFTP:
     """As Airflow's own provider reads it."""
 
     @pytest.mark.parametrize("size", [0, 1, 3 * MIB + 1])
-    def test_a_file_is_read_once_in_parts_after_one_start(self, service, context, store, sftp, size):
+    def test_a_file_is_read_once_in_parts_after_one_start(
+        self, service, context, store, sftp, size
+    ):
         content = os.urandom(size)
         (sftp.folder / "big.bin").write_bytes(content)
         trigger(files=sftp.url("big.bin")).execute(context(store))
@@ -112,7 +121,9 @@ class TestSFTP:
 
     @pytest.mark.parametrize("step", ["stat", "open", "read"])
     @pytest.mark.parametrize("task", ["upload", "batch"])
-    def test_a_server_that_hangs_holds_no_task(self, request, service, sftp, monkeypatch, task, step):
+    def test_a_server_that_hangs_holds_no_task(
+        self, request, service, sftp, monkeypatch, task, step
+    ):
         import asyncssh
 
         waits = iter([1.5])
@@ -230,7 +241,9 @@ def select_failed(tmp_path, items, output):
     """Return the items that the documented recipe selects."""
     batch = tmp_path / "batch.jsonl"
     batch.write_text("".join(f"{json.dumps(item)}\n" for item in items))
-    blocks = [block.text for block in read_code_blocks(BATCH_PAGE, "python", "Only the items that failed")]
+    blocks = [
+        block.text for block in read_code_blocks(BATCH_PAGE, "python", "Only the items that failed")
+    ]
     names: dict[str, Any] = {}
     exec(next(text for text in blocks if "select" in text), names)
     return read_items(Path(names["select"].function(str(batch), str(output))))
@@ -346,14 +359,18 @@ def test_a_response_that_cannot_be_stored_becomes_text(batch, context, store, se
 def test_the_log_has_the_response_that_no_entry_holds(batch, context, store, service, log):
     """Of a batch, and of a single start."""
     service.faults.add("response", inputs={"n": 0}, body={"ticket": "first-ticket"})
-    service.faults.add("response", inputs={"n": 1}, body={"ticket": "second-ticket", "more": "x" * 5000})
+    service.faults.add(
+        "response", inputs={"n": 1}, body={"ticket": "second-ticket", "more": "x" * 5000}
+    )
     service.faults.add("response", body={"ticket": "third-ticket"})
     with pytest.raises(WorkflowAutomationError):
         batch(rows(2), store=failing("set", of=lambda value: value.get("results")))
     fails = failing("set", of=lambda value: value.get("kind") == "run")
     assert trigger().execute(context(fails(store)))["response"] == {"ticket": "third-ticket"}
     text = log()
-    assert [name for name in ("first-ticket", "second-ticket", "third-ticket") if name not in text] == []
+    assert [
+        name for name in ("first-ticket", "second-ticket", "third-ticket") if name not in text
+    ] == []
 
 
 @pytest.mark.parametrize("items", [rows(30), 5])
@@ -368,7 +385,9 @@ def test_a_record_that_cannot_be_read_in_the_last_try_hides_no_run(batch, servic
     with pytest.raises(WorkflowAutomationError) as caught:
         batch(items, store=failing("get", error=error), try_number=4)
     assert caught.value.accepted is Accepted.MAYBE
-    assert caught.value.code == ("batch-interrupted" if isinstance(items, list) else "invalid-request")
+    assert caught.value.code == (
+        "batch-interrupted" if isinstance(items, list) else "invalid-request"
+    )
     assert "workflow_automation_batch_000000" in caught.value.next_step
     assert len(service.runs) == started
 
@@ -408,7 +427,9 @@ def test_a_longer_wait_is_left_to_airflow(batch, service, context, asked, timeou
 
 
 @pytest.mark.parametrize("on_rejected", ["fail", "skip"])
-def test_an_item_that_is_forbidden_is_rejected_like_any_other(batch, service, tmp_path, on_rejected):
+def test_an_item_that_is_forbidden_is_rejected_like_any_other(
+    batch, service, tmp_path, on_rejected
+):
     path = tmp_path / "output.jsonl"
     for n in (3, 40, 41):
         service.faults.add("reject", status=403, inputs={"n": n})
@@ -425,7 +446,10 @@ def test_an_item_that_is_forbidden_is_rejected_like_any_other(batch, service, tm
 @pytest.mark.parametrize(
     ("status", "good", "bad", "options", "rejected"),
     [
-        *((403, 20, 500, {"max_concurrency": 4, "on_rejected": what}, (5, 16)) for what in ("fail", "skip")),
+        *(
+            (403, 20, 500, {"max_concurrency": 4, "on_rejected": what}, (5, 16))
+            for what in ("fail", "skip")
+        ),
         # All of it: its key may be rejected; the default of max_concurrency is 16.
         *((403, 0, bad, {}, (bad, bad)) for bad in (1, 16)),
         # Of the key, the flow or the URL.
@@ -479,7 +503,12 @@ def started(workflow_automation_service, workflow_automation_connect):
 
 @pytest.mark.parametrize(
     "secret",
-    [PASSWORD, LONG_KEY.value, LONG_KEY.value[4:17], base64.b64encode(LONG_KEY.value.encode()).decode()],
+    [
+        PASSWORD,
+        LONG_KEY.value,
+        LONG_KEY.value[4:17],
+        base64.b64encode(LONG_KEY.value.encode()).decode(),
+    ],
 )
 def test_no_link_shows_a_secret(started, secret):
     run = started({"run_id": "7", "run_link": f"https://service.example/runs/7?by={secret}"})
@@ -489,12 +518,19 @@ def test_no_link_shows_a_secret(started, secret):
 
 @pytest.mark.parametrize(
     "escape",
-    ["\\u{:04x}", "%{:02x}", "&#{};", "\\u0026#x{:x};"],  # the last as Go and .NET write the one before
+    [
+        "\\u{:04x}",
+        "%{:02x}",
+        "&#{};",
+        "\\u0026#x{:x};",
+    ],  # the last as Go and .NET write the one before
 )
 def test_escapes_hide_no_key(started, escape):
     signs = enumerate(LONG_KEY.value)
     key = "".join(sign if place % 3 else escape.format(ord(sign)) for place, sign in signs)
-    run = started(f'{{"run_id": "7", "run_link": "https://service.example/{key}", "words": ["by {key}"]}}')
+    run = started(
+        f'{{"run_id": "7", "run_link": "https://service.example/{key}", "words": ["by {key}"]}}'
+    )
     assert (run.run_id, run.run_link) == ("7", None)
     assert "words" not in str(run.response)
 
@@ -516,7 +552,10 @@ LOGIN = "<html><head><title>Sign in</title></head></html>"
             False,
         ),
         ("", "<script>location = '/login'</script>", False),
-        *(("text/plain", words, True) for words in ("thanks", '"<html> received"', "<received/>", "1 < 2")),
+        *(
+            ("text/plain", words, True)
+            for words in ("thanks", '"<html> received"', "<received/>", "1 < 2")
+        ),
         *(("text/plain", words, True) for words in ("<p1.csv> received", "<?xml?><received/>")),
     ],
 )

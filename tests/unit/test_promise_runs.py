@@ -52,7 +52,9 @@ def test_only_a_post_is_heard(world, method):
 
 def test_a_slow_store_fails_no_task_that_was_asked_to_wait(world):
     operator = claims(retries=0, send_retry_timeout=60)
-    task = struck(world, operator, "busy", lambda call: "slow" if call.kind in ("set", "delete") else None)
+    task = struck(
+        world, operator, "busy", lambda call: "slow" if call.kind in ("set", "delete") else None
+    )
     assert task.state == "success"
     assert len(task.flow.runs) == 1
 

@@ -58,7 +58,11 @@ def described(value):
         return "a type"
     if isinstance(value, enum.Enum):
         return str(value)
-    if inspect.isclass(value) and issubclass(value, Exception) and value.__init__ is Exception.__init__:
+    if (
+        inspect.isclass(value)
+        and issubclass(value, Exception)
+        and value.__init__ is Exception.__init__
+    ):
         return ""
     if isinstance(value, property | functools.cached_property):
         return "property"
@@ -93,14 +97,18 @@ def members(value):
     if not inspect.isclass(value) or typing.is_typeddict(value) or issubclass(value, enum.Enum):
         return {}
     private = [
-        base for base in value.__bases__ if base.__module__ == value.__module__ and base.__name__[0] == "_"
+        base
+        for base in value.__bases__
+        if base.__module__ == value.__module__ and base.__name__[0] == "_"
     ]
     own = {name: member for found in (*private, value) for name, member in vars(found).items()}
     fields = own.get("__dataclass_fields__", {})
     return {
         name: member
         for name, member in own.items()
-        if not name.startswith("_") and name not in fields and f"{value.__name__}.{name}" not in INNER_METHODS
+        if not name.startswith("_")
+        and name not in fields
+        and f"{value.__name__}.{name}" not in INNER_METHODS
     }
 
 
@@ -111,7 +119,9 @@ def surface(module):
     if module not in PARTLY_PUBLIC:
         names = values["__all__"]
         own = {
-            name for name, value in values.items() if getattr(value, "__module__", "") == values["__name__"]
+            name
+            for name, value in values.items()
+            if getattr(value, "__module__", "") == values["__name__"]
         }
         assert {name for name in own if name[0] != "_"} <= {*names}
     for name in names:
@@ -142,7 +152,9 @@ SHOWN = [PROJECT / "README.md", *PROJECT.glob("docs/*.md"), *PROJECT.glob("examp
 @pytest.mark.parametrize("path", SHOWN, ids=lambda path: path.name)
 def test_documentation_and_examples_import_only_public_names(path):
     if path.suffix == ".md":
-        sources = [block.text for block in read_code_blocks(path, "python") if PACKAGE in block.text]
+        sources = [
+            block.text for block in read_code_blocks(path, "python") if PACKAGE in block.text
+        ]
     else:
         sources = [path.read_text()]
     shown = [found for source in sources for found in imports_of(source)]

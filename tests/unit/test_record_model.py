@@ -15,7 +15,11 @@ def test_small_sizes(expected, size):
 
 
 def test_each_event_and_each_rule_is_tried():
-    broken = {word for expected, size in SMALL if expected == "breaks" for word in Size.read(size).words}
-    held = {word for expected, size in SMALL if expected != "breaks" for word in Size.read(size).words}
+    broken = {
+        word for expected, size in SMALL if expected == "breaks" for word in Size.read(size).words
+    }
+    held = {
+        word for expected, size in SMALL if expected != "breaks" for word in Size.read(size).words
+    }
     assert broken >= LEAVE_OUT.keys()
     assert held == MAY_HAPPEN.keys()

@@ -21,7 +21,14 @@ from workflow_automation_provider.client.protocol import (
     upload_request,
 )
 from workflow_automation_provider.client.redaction import Redactor
-from workflow_automation_provider.client.responses import ROWS, Row, no_response, read, row_of, unknown
+from workflow_automation_provider.client.responses import (
+    ROWS,
+    Row,
+    no_response,
+    read,
+    row_of,
+    unknown,
+)
 from workflow_automation_provider.client.transport import SendProgress, StoppedError
 from workflow_automation_provider.exceptions import WorkflowAutomationError
 
@@ -36,7 +43,9 @@ REQUESTS = {
 REDACTOR = Redactor([], key="the-key")
 
 
-def failure(response: Response, request: Request, declared: tuple[int, ...] = ()) -> WorkflowAutomationError:
+def failure(
+    response: Response, request: Request, declared: tuple[int, ...] = ()
+) -> WorkflowAutomationError:
     """Return the exception for a response."""
     with pytest.raises(WorkflowAutomationError) as caught:
         read(response, request, REDACTOR, declared)
@@ -45,7 +54,9 @@ def failure(response: Response, request: Request, declared: tuple[int, ...] = ()
 
 def responses_of(row: Row) -> Iterator[tuple[Response, Request, tuple[int, ...]]]:
     """Yield responses that a row may be the one for, one for each of its operations and statuses."""
-    statuses = {"any": "403 500", "2xx": "201", "3xx": "307", "4xx": "499"}.get(row.statuses, row.statuses)
+    statuses = {"any": "403 500", "2xx": "201", "3xx": "307", "4xx": "499"}.get(
+        row.statuses, row.statuses
+    )
     for operation, status in itertools.product(
         (row.operations or "path key upload").split(), statuses.split()
     ):
@@ -81,7 +92,11 @@ def without_response() -> Iterator[WorkflowAutomationError]:
     yield unknown(REQUESTS["key"], "the response to an earlier request: run 7 was known")
     yield lost("upload", httpcore.ReadError("[Errno 104] Connection reset by peer"), begun=True)
     yield lost("upload", ValueError("no display"), begun=True)
-    for text in ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "[Errno 111] Connection refused"):
+    for text in (
+        "CERTIFICATE_VERIFY_FAILED",
+        "WRONG_VERSION_NUMBER",
+        "[Errno 111] Connection refused",
+    ):
         yield lost("key", httpcore.ConnectError(text))
     yield lost("key", httpcore.ConnectTimeout(), via=" via the connection's proxy")
 

@@ -65,7 +65,11 @@ def situations() -> Iterator[tuple[str, WorkflowAutomationError]]:
     retried = (OutcomeUnknownError,)
     yield "start_again", task_error(unknown, WITH_STORE, retried=retried, starts_again=True)
     missing = FileUnavailableError("a.csv does not exist.")
-    for error in (missing, InvalidRequestError("No."), OutcomeUnknownError("No.", code=Code.UPLOAD_UNKNOWN)):
+    for error in (
+        missing,
+        InvalidRequestError("No."),
+        OutcomeUnknownError("No.", code=Code.UPLOAD_UNKNOWN),
+    ):
         yield "with its run", task_error(error, WITH_STORE, run_id="7")
     yield "with a run without an id", task_error(missing, WITH_STORE, run_id="")
     yield "with its run, without a store", task_error(missing, WITHOUT_STORE, run_id="7")
@@ -105,7 +109,9 @@ def batch(total: int, *statuses: str) -> BatchRecord:
     contexts: list[Any] = [make_context(BATCH, try_number=number, store=store) for number in (1, 2)]
     first, second = map(BatchRecord, contexts)
     first.write([Item(index, b"{}", b"digest", "") for index in range(len(statuses))], [])
-    results: list[Any] = [{"index": n, "status": status, "why": "No."} for n, status in enumerate(statuses)]
+    results: list[Any] = [
+        {"index": n, "status": status, "why": "No."} for n, status in enumerate(statuses)
+    ]
     first.write([], results)
     second.read()
     second.total = total
@@ -118,7 +124,9 @@ def rendered() -> Iterator[str]:
         names = [kind.__name__ for kind in type(error).__mro__]
         kind = next(name for name in names if name.endswith("Error"))
         retry = "no retry" if "AirflowFailException" in names else "retry"
-        about = ", ".join(filter(None, (kind, f"accepted: {error.accepted.value}", retry, situation)))
+        about = ", ".join(
+            filter(None, (kind, f"accepted: {error.accepted.value}", retry, situation))
+        )
         yield f"{about}\n{error}"
 
 
@@ -134,9 +142,13 @@ def test_each_code_has_a_meaning_and_is_explained_once():
 
 
 def test_the_page_says_of_each_code_whether_a_run_exists():
-    rows = re.findall(r"^\| \[?`([a-z-]+)`[^|]*\| ([a-z]+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| \[?`([a-z-]+)`[^|]*\| ([a-z]+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    )
     words = {Accepted.NO: "no", Accepted.MAYBE: "maybe", Accepted.YES: "yes"}
     said = {code: word for code, word in rows if code in {*Code} - {Code.BATCH_INTERRUPTED}}
     assert said == {
-        code: words[kind.accepted] for code, kind in CLASSES.items() if code != Code.BATCH_INTERRUPTED
+        code: words[kind.accepted]
+        for code, kind in CLASSES.items()
+        if code != Code.BATCH_INTERRUPTED
     } | {Code.START_REVOKED: "none", Code.UPLOAD_UNKNOWN: "yes"}

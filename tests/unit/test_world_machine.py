@@ -68,17 +68,24 @@ WORDS = st.tuples(
     st.sampled_from([0, 0, 0, 1, 2]),
     st.sampled_from(["started", "started", "started", "started", "running", "success", "failed"]),
 )
-PERSON = st.sampled_from([("clear", True), ("clear", False), ("mark", "failed"), ("mark", "success")])
+PERSON = st.sampled_from(
+    [("clear", True), ("clear", False), ("mark", "failed"), ("mark", "success")]
+)
 LATE = st.tuples(st.just("late"), st.integers(0, 3))
 OTHERS = st.one_of(WORDS, WORDS, WORDS, LATE, PERSON)
-FAULTY = st.sampled_from(["kill", "kill", "kill after", "kill after", "lost", "fail after", "slow", "slow"])
+FAULTY = st.sampled_from(
+    ["kill", "kill", "kill after", "kill after", "lost", "fail after", "slow", "slow"]
+)
 INNER = st.lists(st.tuples(AT, FAULTY | OTHERS), max_size=1)
 # Airflow takes the process for dead, and others do something before it goes on.
-ORPHANED = st.tuples(st.just("lose"), st.lists(st.tuples(st.just("try"), FAULT, INNER) | OTHERS, max_size=3))
+ORPHANED = st.tuples(
+    st.just("lose"), st.lists(st.tuples(st.just("try"), FAULT, INNER) | OTHERS, max_size=3)
+)
 CLAIM = st.just(("says", 0, "started"))
 SCRIPT = st.lists(
     st.one_of(
-        st.tuples(AT, FAULTY), *[st.tuples(BETWEEN, act) for act in (FAULTY | ORPHANED, CLAIM, CLAIM, OTHERS)]
+        st.tuples(AT, FAULTY),
+        *[st.tuples(BETWEEN, act) for act in (FAULTY | ORPHANED, CLAIM, CLAIM, OTHERS)],
     ),
     min_size=1,
     max_size=2,
@@ -249,7 +256,10 @@ class Task(RuleBasedStateMachine):
             run
             for run in self.world.flow.runs
             if not run.end
-            and (run is result or (run.was_told(clears) == 200 if self.asks else run.clears == clears))
+            and (
+                run is result
+                or (run.was_told(clears) == 200 if self.asks else run.clears == clears)
+            )
         ]
 
     def check(self):
@@ -264,8 +274,12 @@ class Task(RuleBasedStateMachine):
         for process in world.processes:
             # Of two runs that a proxy has made of one request, nobody knows the other.
             for run in {run.url: run for run in process.runs}.values():
-                assert is_mentioned(run, process.said), f"Run {run.run_id} goes unmentioned: {process.said}"
-            allowed = isinstance(process.error, WorkflowAutomationError | AirflowRuntimeError | None)
+                assert is_mentioned(run, process.said), (
+                    f"Run {run.run_id} goes unmentioned: {process.said}"
+                )
+            allowed = isinstance(
+                process.error, WorkflowAutomationError | AirflowRuntimeError | None
+            )
             assert allowed or type(process.error) is RuntimeError, repr(process.error)
         self.check_ends()
         self.check_secrets()
@@ -276,7 +290,9 @@ class Task(RuleBasedStateMachine):
         for number, process in enumerate(world.processes):
             if any(run.end == "success" for run in process.runs):
                 later = [
-                    later.runs for later in world.processes[number + 1 :] if later.clears == process.clears
+                    later.runs
+                    for later in world.processes[number + 1 :]
+                    if later.clears == process.clears
                 ]
                 assert not any(later), "A successful end is lost"
 
@@ -310,9 +326,15 @@ class Task(RuleBasedStateMachine):
             return
         assert world.state in ("success", "failed"), world.state
         last = world.last
-        if self.is_marked or world.state == "success" or not isinstance(last.error, WorkflowAutomationError):
+        if (
+            self.is_marked
+            or world.state == "success"
+            or not isinstance(last.error, WorkflowAutomationError)
+        ):
             return
-        said = "".join(process.said for process in world.processes if process.try_number == last.try_number)
+        said = "".join(
+            process.said for process in world.processes if process.try_number == last.try_number
+        )
         for run in world.flow.runs:
             may_work = run.clears == world.clears and run.was_told(world.clears) not in (404, 409)
             is_said = last.error.code in (Code.START_UNKNOWN, Code.UNIDENTIFIED)

@@ -53,10 +53,14 @@ def check_seconds(
     name: str, value: object, kind: type[Exception] = ValueError, *, zero: bool = False
 ) -> None:
     """Raise an error unless an argument is a number of seconds, from more than 0, or 0 with ``zero``, to :data:`MAX_TIMEOUT`."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TIMEOUT
+    number = (
+        isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TIMEOUT
+    )
     if not (number and (value or zero)):
         least = "0 or more" if zero else "more than 0"
-        raise kind(f"{name} is {value!r}: expected seconds, {least} and at most {MAX_TIMEOUT} (a week).")
+        raise kind(
+            f"{name} is {value!r}: expected seconds, {least} and at most {MAX_TIMEOUT} (a week)."
+        )
 
 
 def check_rendered(name: str, value: object) -> None:
@@ -102,7 +106,9 @@ def identifier(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise InvalidRequestError(f"{name} is {kind_of(value)}: expected text.")
     if not value.strip():
-        raise InvalidRequestError(f"{name} is empty: expected the identifier as the service shows it.")
+        raise InvalidRequestError(
+            f"{name} is empty: expected the identifier as the service shows it."
+        )
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -129,7 +135,8 @@ def one_line(text: str) -> str:
 
 # Without credentials, and without what a browser leaves out or turns.
 _WEB = re.compile(
-    r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?([/?#][^\s\x00-\x20\x7f\\]{0,2000})?", re.I | re.ASCII
+    r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?([/?#][^\s\x00-\x20\x7f\\]{0,2000})?",
+    re.I | re.ASCII,
 )
 
 

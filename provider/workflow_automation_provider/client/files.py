@@ -15,7 +15,12 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from typing import IO, Any, Protocol
 
-from workflow_automation_provider.client.checks import DEFAULT_FILE_FORMAT, FileFormat, identifier, kind_of
+from workflow_automation_provider.client.checks import (
+    DEFAULT_FILE_FORMAT,
+    FileFormat,
+    identifier,
+    kind_of,
+)
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import (
@@ -169,8 +174,14 @@ def upload_bodies(
             raise InvalidRequestError(f"{name} is {kind_of(element)}: pass a file or a mapping.")
         content = element if isinstance(element, File) else encode(name, element)
         parts = _parts(content, file_format)
-        length = sum((part.size + 2) // 3 * 4 if isinstance(part, File) else len(part) for part in parts)
-        if not bodies or len(bodies[-1].files) == files_per_request or len(bodies[-1]) + 1 + length > limit:
+        length = sum(
+            (part.size + 2) // 3 * 4 if isinstance(part, File) else len(part) for part in parts
+        )
+        if (
+            not bodies
+            or len(bodies[-1].files) == files_per_request
+            or len(bodies[-1]) + 1 + length > limit
+        ):
             bodies.append(UploadBody(head, file_format))
         bodies[-1].add(content, length)
         if len(bodies[-1]) > limit:
@@ -250,7 +261,8 @@ def version_of(file: File) -> object:
         return file.fingerprint()
     except Exception as error:  # of any kind, by store
         raise FileUnavailableError(
-            f"{file.source} can no longer be read ({reason(error)}).", consequence="Its request was not sent."
+            f"{file.source} can no longer be read ({reason(error)}).",
+            consequence="Its request was not sent.",
         ) from None
 
 

@@ -141,7 +141,9 @@ class FlowClient:
         content = closing(body.pieces(sent)) if isinstance(body, UploadBody) else nullcontext(body)
         with content as pieces, self._transport.connection(progress) as connection:
             try:
-                response = self._response(connection, "POST", request.url, content=pieces, headers=headers)
+                response = self._response(
+                    connection, "POST", request.url, content=pieces, headers=headers
+                )
                 return self._result(response, progress, request)
             except WorkflowAutomationError:
                 raise
@@ -163,9 +165,13 @@ class FlowClient:
         :param file_format: the format of each file, by default the client's
         :param limits: those of :func:`~.files.upload_bodies`
         """
-        file_format = self._settings.file_format if file_format is None else check_file_format(file_format)
+        file_format = (
+            self._settings.file_format if file_format is None else check_file_format(file_format)
+        )
         bodies = upload_bodies(flow_id, run_id, files, file_format, **limits)
-        return [self.checked(protocol.upload_request(self.base_url, flow_id, body)) for body in bodies]
+        return [
+            self.checked(protocol.upload_request(self.base_url, flow_id, body)) for body in bodies
+        ]
 
     def check(self) -> str:
         """
@@ -184,11 +190,20 @@ class FlowClient:
             hint = responses.hint(error, progress, self._via) or "Check the connection's base URL."
             failure = NotSentError(f"{title} {why}.", next_step=hint)
         else:
-            status, location = response.status, self._redactor.text(response.headers.get("location", ""))
+            status, location = (
+                response.status,
+                self._redactor.text(response.headers.get("location", "")),
+            )
             if status < 500:
-                moved = f", with the location {location!a}: redirects are never followed" if location else ""
+                moved = (
+                    f", with the location {location!a}: redirects are never followed"
+                    if location
+                    else ""
+                )
                 return f"{title} returned {status}{moved}"
-            failure = NotSentError(f"{title} returned {status}: the service is not working.", status=status)
+            failure = NotSentError(
+                f"{title} returned {status}: the service is not working.", status=status
+            )
         raise failure  # not above: nothing has redacted the text of the other
 
     def checked(self, request: protocol.Request) -> protocol.Request:
@@ -212,8 +227,12 @@ class FlowClient:
             raise InvalidRequestError(f"The flow_id does not make a valid URL: {error}.") from None
         return request
 
-    def _response(self, connection: object, method: str, url: str, **message: Any) -> protocol.Response:
-        built = self._http.build_request(method, url, extensions={"connection": connection}, **message)
+    def _response(
+        self, connection: object, method: str, url: str, **message: Any
+    ) -> protocol.Response:
+        built = self._http.build_request(
+            method, url, extensions={"connection": connection}, **message
+        )
         return cast("protocol.Response", self._http.send(built).extensions["response"])
 
     def _result(
@@ -224,7 +243,11 @@ class FlowClient:
             return result
         seen, now = self._seen_runs, object()
         # Threads share it: setdefault() is atomic.
-        if seen is not None and result.run_id is not None and seen.setdefault(result.run_id, now) is not now:
+        if (
+            seen is not None
+            and result.run_id is not None
+            and seen.setdefault(result.run_id, now) is not now
+        ):
             raise responses.unknown(
                 request, f"the response to an earlier request: run {result.run_id} was known"
             )

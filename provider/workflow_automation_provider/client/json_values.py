@@ -43,11 +43,15 @@ def encode(name: str, value: object) -> bytes:
         surrogate, itself or a value of any other type, naming its path
     """
     try:
-        return json.dumps(_plain(value, name), allow_nan=False, separators=(",", ":")).encode("ascii")
+        return json.dumps(_plain(value, name), allow_nan=False, separators=(",", ":")).encode(
+            "ascii"
+        )
     except InvalidRequestError:
         raise
     except (RecursionError, ValueError):
-        raise _rejection(name, "is nested too deeply, or contains itself", "use a flatter value") from None
+        raise _rejection(
+            name, "is nested too deeply, or contains itself", "use a flatter value"
+        ) from None
 
 
 def _plain(value: object, path: str) -> Any:
@@ -60,20 +64,26 @@ def _plain(value: object, path: str) -> Any:
             try:
                 int.__repr__(value)
             except ValueError:
-                raise _rejection(path, "has more digits than Python converts to text", "use text") from None
+                raise _rejection(
+                    path, "has more digits than Python converts to text", "use text"
+                ) from None
             return int(value)
         case float() if math.isfinite(value):
             return float(value)
         case Decimal() if value.is_finite():
             return str(value)
         case float() | Decimal():
-            raise _rejection(path, f"is {value}, which JSON cannot represent", "use a number, or None")
+            raise _rejection(
+                path, f"is {value}, which JSON cannot represent", "use a number, or None"
+            )
         case datetime() | date() | time():
             return value.isoformat()
         case UUID():
             return str(value)
         case Mapping():
-            return {_key(key, path): _plain(item, _member(path, key)) for key, item in value.items()}
+            return {
+                _key(key, path): _plain(item, _member(path, key)) for key, item in value.items()
+            }
         case Sequence() if not isinstance(value, bytes | bytearray | memoryview):
             return [_plain(item, f"{path}[{number}]") for number, item in enumerate(value)]
         # ObjectStoragePath is no PurePath. Its class is asked, for an undefined template raises an error for any attribute.
@@ -98,7 +108,9 @@ def _text(value: str, path: str) -> str:
 
 def _key(key: object, path: str) -> str:
     if not isinstance(key, str):
-        raise _rejection(path, f"has a key that is {kind_of(key)} ({key!r})", "JSON keys are text: use a str")
+        raise _rejection(
+            path, f"has a key that is {kind_of(key)} ({key!r})", "JSON keys are text: use a str"
+        )
     return _text(key, f"{path} (its key {key!a})")
 
 

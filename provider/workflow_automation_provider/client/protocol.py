@@ -128,7 +128,9 @@ def parse_base_url(
         httpx.URL(text)
     except (ValueError, httpx.InvalidURL):
         # Without the original message, which quotes the URL: it may contain a password.
-        raise InvalidRequestError(f"{name} is not a valid URL: expected one such as {example}.") from None
+        raise InvalidRequestError(
+            f"{name} is not a valid URL: expected one such as {example}."
+        ) from None
     if parts.scheme not in ("http", "https"):
         problem = f"has the scheme {parts.scheme!r}: use https"
     elif "@" in parts.netloc:
@@ -177,7 +179,9 @@ def trigger_request(base_url: str, inputs: object, flow_id: object = None) -> Re
     segment = quote(identifier("flow_id", flow_id), safe="")
     if not segment.strip("."):  # it would be resolved as a relative path, and quote() leaves dots
         segment = segment.replace(".", "%2E")
-    return Request(Operation.TRIGGER_BY_PATH, f"{base_url}/flows/{segment}/trigger", str(flow_id), content)
+    return Request(
+        Operation.TRIGGER_BY_PATH, f"{base_url}/flows/{segment}/trigger", str(flow_id), content
+    )
 
 
 def with_inputs(request: Request, encoded: bytes) -> Request:

@@ -82,9 +82,7 @@ _MOVED = (
     "It redirects to {location}: the result, a login page, or the service's new URL. If it is the new URL, set it as the "
     "connection's base URL: redirects are never followed."
 )
-_OF_UPLOAD = (
-    "Check that the run belongs to the flow, and that the API key belongs to this flow and has not expired."
-)
+_OF_UPLOAD = "Check that the run belongs to the flow, and that the API key belongs to this flow and has not expired."
 # Gateways return 408 and 503 also for a request that they had forwarded. So these count only where not all of the
 # request was sent, and for an upload, which may be sent twice. 302 and 303 may follow a POST that was carried out.
 _GATEWAY = (
@@ -292,7 +290,9 @@ def _read_json(response: Response, redact: Redactor) -> Any:
         raise ValueError("it is not JSON") from None
 
 
-def _run_fields(document: Any, redact: Redactor, *, required: bool) -> tuple[str | None, str | None]:
+def _run_fields(
+    document: Any, redact: Redactor, *, required: bool
+) -> tuple[str | None, str | None]:
     """Return run_id, None if it is missing or contains the API key, and run_link, None if it reveals a secret."""
     fields = document if isinstance(document, dict) else {}
     run_id, run_link = fields.get("run_id"), fields.get("run_link")

@@ -29,7 +29,17 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 CALLBACK_EXAMPLE = "https://airflow.example"
 """Where a service could reach Airflow."""
 
-_SECRET_HEADER_WORDS = ("auth", "cookie", "credential", "key", "pass", "pwd", "secret", "session", "token")
+_SECRET_HEADER_WORDS = (
+    "auth",
+    "cookie",
+    "credential",
+    "key",
+    "pass",
+    "pwd",
+    "secret",
+    "session",
+    "token",
+)
 
 _HEADER, _HEADER_VALUE = re.compile(r"[A-Za-z0-9_-]+"), re.compile(r"[ -~]*")
 
@@ -85,7 +95,8 @@ def _headers(value: Any, read: Mapping[str, Any]) -> dict[str, str]:
     try:
         headers = {name.strip(): _text(text, read) for name, text in value.items()}
         if not all(
-            _HEADER.fullmatch(name) and _HEADER_VALUE.fullmatch(text) for name, text in headers.items()
+            _HEADER.fullmatch(name) and _HEADER_VALUE.fullmatch(text)
+            for name, text in headers.items()
         ):
             raise ValueError
     except (AttributeError, ValueError):
@@ -99,7 +110,10 @@ def _callback_base_url(value: Any, read: Mapping[str, Any]) -> str:
     from workflow_automation_provider.client.protocol import parse_base_url
 
     return parse_base_url(
-        _text(value, read), allow_http=read.get("allow_http", False), name="the URL", example=CALLBACK_EXAMPLE
+        _text(value, read),
+        allow_http=read.get("allow_http", False),
+        name="the URL",
+        example=CALLBACK_EXAMPLE,
     )
 
 
@@ -179,7 +193,11 @@ class Settings:
         default=lambda: DEFAULT_FILE_FORMAT,
     )
     verify: bool = _field(
-        "Verify the certificate", "boolean", _boolean, "Verify the service's TLS certificate.", default=True
+        "Verify the certificate",
+        "boolean",
+        _boolean,
+        "Verify the service's TLS certificate.",
+        default=True,
     )
     ca_bundle: str | None = _field(
         "CA bundle",
@@ -280,11 +298,15 @@ class Settings:
                 problems.append(error.message)
         if problems:
             text = "; ".join(problems)
-            raise InvalidRequestError(f"The connection is not valid: {text}{'' if text[-1] in '.?' else '.'}")
+            raise InvalidRequestError(
+                f"The connection is not valid: {text}{'' if text[-1] in '.?' else '.'}"
+            )
         return cls(**values)
 
 
-FIELDS: dict[str, Mapping[str, Any]] = {field.name: field.metadata for field in dataclasses.fields(Settings)}
+FIELDS: dict[str, Mapping[str, Any]] = {
+    field.name: field.metadata for field in dataclasses.fields(Settings)
+}
 """The table: the ``kind`` of each extra, its ``check``, and what the ``form`` says."""
 
 
@@ -319,7 +341,9 @@ def _checked(name: str, value: object, read: Mapping[str, Any]) -> Any:
 # The form ---------------------------------------------------------------------------------------------------
 
 
-CONNECTION_FIELDS: dict[str, dict[str, Any]] = {name: field["form"] for name, field in FIELDS.items()}
+CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
+    name: field["form"] for name, field in FIELDS.items()
+}
 """The form's extras. Airflow 3.2+ renders them without importing the hook, and suggests the ``examples`` while the user types."""
 
 FIELD_BEHAVIOUR: dict[str, Any] = {

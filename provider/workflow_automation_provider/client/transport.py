@@ -52,7 +52,9 @@ _RESPONSE_LIMIT = 1024 * 1024
 
 # At DEBUG level, httpcore logs the headers of responses, and errors that quote them. A service may have put the key into one, and
 # some of Airflow's executors print logs unmasked. A filter on a parent does not apply to its children, so each is listed.
-_WIRE_LOGGERS = [logging.getLogger(f"httpcore.{part}") for part in ("connection", "http11", "proxy", "socks")]
+_WIRE_LOGGERS = [
+    logging.getLogger(f"httpcore.{part}") for part in ("connection", "http11", "proxy", "socks")
+]
 _in_request = ContextVar("in_request", default=False)
 
 
@@ -266,10 +268,15 @@ class _Connection(httpcore.NetworkBackend, httpcore.NetworkStream):
         return self
 
     def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
     ) -> httpcore.NetworkStream:
         self.progress.check_stop()
-        self._stream = self._stream.start_tls(ssl_context, server_hostname, self.progress.time_left())
+        self._stream = self._stream.start_tls(
+            ssl_context, server_hostname, self.progress.time_left()
+        )
         return self
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
@@ -295,7 +302,9 @@ class _Connection(httpcore.NetworkBackend, httpcore.NetworkStream):
 
 
 def _core_url(url: httpx.URL) -> httpcore.URL:
-    return httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+    return httpcore.URL(
+        scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+    )
 
 
 # TLS and proxies -----------------------------------------------------------------------------------------

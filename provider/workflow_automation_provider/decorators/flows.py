@@ -65,9 +65,13 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
         **kwargs: Any,
     ) -> None:
         if "inputs" in kwargs:
-            raise TypeError("inputs is not an argument of @task.trigger_flow: the function returns them.")
+            raise TypeError(
+                "inputs is not an argument of @task.trigger_flow: the function returns them."
+            )
         if inspect.iscoroutinefunction(python_callable):
-            raise TypeError("An async function is not supported by @task.trigger_flow; expected a plain one.")
+            raise TypeError(
+                "An async function is not supported by @task.trigger_flow; expected a plain one."
+            )
         super().__init__(
             python_callable=python_callable,
             op_args=op_args,
@@ -136,7 +140,10 @@ def trigger_flow_task(
 
 
 def trigger_flow_task(
-    python_callable: Callable[..., Any] | None = None, *, multiple_outputs: bool = True, **kwargs: Any
+    python_callable: Callable[..., Any] | None = None,
+    *,
+    multiple_outputs: bool = True,
+    **kwargs: Any,
 ) -> Any:
     """
     Turn a function that returns inputs into a task that starts a run with them, once.

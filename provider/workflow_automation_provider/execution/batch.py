@@ -32,14 +32,22 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.batch_record import counts_text, started, status_of
-from workflow_automation_provider.execution.batch_source import BatchSource, check_output, write_output
+from workflow_automation_provider.execution.batch_source import (
+    BatchSource,
+    check_output,
+    write_output,
+)
 from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW, SendRetrier
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.client.protocol import Request, Run
-    from workflow_automation_provider.execution.batch_record import BatchItem, BatchRecord, BatchSummary
+    from workflow_automation_provider.execution.batch_record import (
+        BatchItem,
+        BatchRecord,
+        BatchSummary,
+    )
     from workflow_automation_provider.execution.batch_source import Batch, Item
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -132,7 +140,9 @@ class BatchStarter:
                 self._start_missing(missing, template)
             return self._report()
         except Exception as error:
-            failed = error if isinstance(error, WorkflowAutomationError) else self._interrupted(error)
+            failed = (
+                error if isinstance(error, WorkflowAutomationError) else self._interrupted(error)
+            )
             raise self.record.told(failed) from failed.__cause__
         except BaseException:
             if not self._is_continued:
@@ -149,13 +159,18 @@ class BatchStarter:
         if self._left < counts["total"]:
             self._log.info("Earlier tries: %s", counts_text(counts))
         elif self.record.was_cleared:
-            self._log.warning("The task has been cleared since an earlier try: starting all items again.")
+            self._log.warning(
+                "The task has been cleared since an earlier try: starting all items again."
+            )
         return missing
 
     # Open and record ----------------------------------------------------------------------------------------
 
     def _start_missing(self, missing: int, template: Request) -> None:
-        self.record.target = {"conn_id": self.hook.workflow_automation_conn_id, "flow_id": template.flow_id}
+        self.record.target = {
+            "conn_id": self.hook.workflow_automation_conn_id,
+            "flow_id": template.flow_id,
+        }
         threads = min(self.max_concurrency, missing)
         self._log.info(
             "Starting %d runs of %s via connection %s, %d at a time.",
@@ -195,7 +210,11 @@ class BatchStarter:
         room, size = self._chunk - len(self._in_flight()), 0
         opened: list[Item] = []
         try:
-            while self._has_more and self._chunk / 2 <= room > len(opened) and size < _MAX_CHUNK_BYTES / 2:
+            while (
+                self._has_more
+                and self._chunk / 2 <= room > len(opened)
+                and size < _MAX_CHUNK_BYTES / 2
+            ):
                 if item := next(items, None):
                     opened.append(item)
                     size += len(item.inputs)
@@ -222,7 +241,9 @@ class BatchStarter:
     def _await_results(self) -> None:
         """Wait until there is room for half a chunk, or results are to be recorded."""
         until = time.monotonic() + _MAX_UNRECORDED
-        while len(self._in_flight()) > self._chunk // 2 * self._has_more and time.monotonic() < until:
+        while (
+            len(self._in_flight()) > self._chunk // 2 * self._has_more and time.monotonic() < until
+        ):
             with contextlib.suppress(Empty):
                 self._done.get(timeout=_POLL_INTERVAL)
 
@@ -239,7 +260,8 @@ class BatchStarter:
     def _running_threads(self, number: int, template: Request) -> Iterator[None]:
         # Daemons, so that a request that hangs does not keep the process of an ended task alive.
         threads = [
-            Thread(target=self._work, args=(template,), name=f"batch-{n}", daemon=True) for n in range(number)
+            Thread(target=self._work, args=(template,), name=f"batch-{n}", daemon=True)
+            for n in range(number)
         ]
         known_runs = (item["run_id"] for item in self.record.in_order() if "run_id" in item)
         with self.hook.get_conn().keep_connections(known_runs):
@@ -263,7 +285,11 @@ class BatchStarter:
             except BaseException as error:
                 # Other errors without their text, which nothing has redacted.
                 what = f"{type(error).__name__} while it was sent."
-                known = error if isinstance(error, WorkflowAutomationError) else OutcomeUnknownError(what)
+                known = (
+                    error
+                    if isinstance(error, WorkflowAutomationError)
+                    else OutcomeUnknownError(what)
+                )
                 self._look_at(known)
                 job.result = self.record.without_run(job.item.index, status_of(known), known.reason)
             self._done.put(None)
@@ -301,7 +327,9 @@ class BatchStarter:
         if self._interval:
             self._retrier.sleep(self._next_at - time.monotonic())
             # A thread that wakes up a little late does not delay those after it.
-            self._next_at = max(self._next_at, time.monotonic() - self._interval / 2) + self._interval
+            self._next_at = (
+                max(self._next_at, time.monotonic() - self._interval / 2) + self._interval
+            )
         job.may_be_sent = True  # first, so that an interruption cannot miss it
         if not self._goes_on:
             raise NotSentError("The batch was stopped.")
@@ -317,14 +345,18 @@ class BatchStarter:
                 is_ended = self.retrier.is_ended() and isinstance(error, BusyError | NotSentError)
                 self._end_early(NotSentError("The task was ended.") if is_ended else error)
                 return
-            self._streak = self._streak + 1 if is_forbidden or status in ("unknown", "unidentified") else 0
+            self._streak = (
+                self._streak + 1 if is_forbidden or status in ("unknown", "unidentified") else 0
+            )
             # One concurrent burst can fail together; a longer streak means that the service is failing, or the key rejected.
-            if error and is_forbidden and self._streak >= min(self.max_concurrency + 1, self.record.total):
+            if (
+                error
+                and is_forbidden
+                and self._streak >= min(self.max_concurrency + 1, self.record.total)
+            ):
                 self._end_early(error)
             elif error and self._streak > self.max_concurrency:
-                what = (
-                    f"{self._streak} requests in a row had no usable response. The last one: {error.reason}"
-                )
+                what = f"{self._streak} requests in a row had no usable response. The last one: {error.reason}"
                 self._end_early(OutcomeUnknownError(what))
 
     # Interruptions ------------------------------------------------------------------------------------------
@@ -334,7 +366,9 @@ class BatchStarter:
         self.hook.stop()  # takes effect before the next hand-over
         self._end_early(self._interrupted(error))
         # An exception leaves time for the responses, which all have a timeout; an interruption does not.
-        until = time.monotonic() + (float("inf") if isinstance(error, Exception) else _MAX_LAST_RESPONSES)
+        until = time.monotonic() + (
+            float("inf") if isinstance(error, Exception) else _MAX_LAST_RESPONSES
+        )
         while any(job.may_be_sent for job in self._in_flight()) and time.monotonic() < until:
             time.sleep(_POLL_INTERVAL)
 
@@ -366,7 +400,9 @@ class BatchStarter:
         """Return the error for a batch that an unexpected error ended, such as one of the state store."""
         kind = BatchInterruptedError if self.record.outlives_try else WorkflowAutomationError
         text = ""
-        with contextlib.suppress(Exception):  # some errors have no text, and some connections no client
+        with contextlib.suppress(
+            Exception
+        ):  # some errors have no text, and some connections no client
             text = self.hook.get_conn().redact(f": {error}")
         reason = kind(f"The batch was interrupted by {type(error).__name__}{text}").reason
         interruption = kind(reason, code=Code.BATCH_INTERRUPTED)
@@ -378,7 +414,11 @@ class BatchStarter:
     def _report(self) -> list[BatchItem] | BatchSummary:
         self._show_progress(at_the_end=True)
         error = self._stop or self.record.worst(fails_if_rejected=self.fails_if_rejected)
-        retried = (*LEFT_TO_AIRFLOW, BatchInterruptedError, *[OutcomeUnknownError] * self.record.start_again)
+        retried = (
+            *LEFT_TO_AIRFLOW,
+            BatchInterruptedError,
+            *[OutcomeUnknownError] * self.record.start_again,
+        )
         is_retried = isinstance(error, retried) and not self.retrier.is_ended()
         # The next try, which may be running already, writes the file: it starts more than this one knows.
         if not (self._is_continued and is_retried):

@@ -148,9 +148,7 @@ class BatchRecord(TaskRecord):
             if fields["max_tries"] != self._ti.max_tries:
                 self.was_cleared = True
                 continue
-            why = (
-                f"Try {fields['try_number']} ended before its outcome was known, at {fields['at']} or later."
-            )
+            why = f"Try {fields['try_number']} ended before its outcome was known, at {fields['at']} or later."
             for index, digest in fields["opened"].items():
                 self.put({"index": int(index), "status": "unknown", "why": why})
                 self._digests[int(index)] = bytes.fromhex(digest)
@@ -183,7 +181,9 @@ class BatchRecord(TaskRecord):
             self._write_entry(opened, part)
 
     def _write_entry(self, opened: Sequence[Item], results: dict[str, Any]) -> None:
-        self._in_flight |= {item.index for item in opened if self._status(item.index) == "not started"}
+        self._in_flight |= {
+            item.index for item in opened if self._status(item.index) == "not started"
+        }
         fields = {
             "try_number": self._ti.try_number,
             "max_tries": self._ti.max_tries,
@@ -260,7 +260,11 @@ class BatchRecord(TaskRecord):
     def without_run(self, index: int, status: str, why: str) -> BatchItem:
         """Return an item's result over all tries: to start nothing does not settle an earlier doubt."""
         earlier = self._result(index)
-        if not earlier or earlier["status"] != "unknown" or status not in ("rejected", "not started"):
+        if (
+            not earlier
+            or earlier["status"] != "unknown"
+            or status not in ("rejected", "not started")
+        ):
             return {"index": index, "status": cast("ItemStatus", status), "why": why}
         if status == "rejected":
             earlier["why"] = OutcomeUnknownError(f"{earlier['why']} Later rejected: {why}").reason
@@ -294,7 +298,11 @@ class BatchRecord(TaskRecord):
     def counts(self) -> BatchCounts:
         """The counts so far."""
         by = self._by_status
-        started, rejected, unknown = by["started"], by["rejected"], by["unknown"] + by["unidentified"]
+        started, rejected, unknown = (
+            by["started"],
+            by["rejected"],
+            by["unknown"] + by["unidentified"],
+        )
         return {
             "total": self.total,
             "started": started,
@@ -319,7 +327,9 @@ class BatchRecord(TaskRecord):
         elif known:  # this try could not read the batch
             consequence = f"{consequence}\nItems of earlier tries: {_results_text(counts)}."
         if self._is_unread:
-            consequence += "\nEarlier tries may have started runs: what they recorded could not be read."
+            consequence += (
+                "\nEarlier tries may have started runs: what they recorded could not be read."
+            )
         is_in_doubt = bool(counts["unknown"] or self._is_unread)
         if not isinstance(error, OutcomeUnknownError):
             accepted = Accepted.MAYBE if is_in_doubt else Accepted.NO
@@ -334,9 +344,7 @@ class BatchRecord(TaskRecord):
         if self.output_path:
             return f"The result of each item is in {without_credentials(self.output_path)}."
         if self._is_unread:
-            return (
-                f"The runs of earlier tries are in the task's state store ({self._key(0)} and the next ones)."
-            )
+            return f"The runs of earlier tries are in the task's state store ({self._key(0)} and the next ones)."
         if not self.counts["started"] + self.counts["unknown"]:
             return ""
         if not self.outlives_try:
@@ -375,10 +383,14 @@ class BatchRecord(TaskRecord):
 
     def _table(self) -> str:
         """Return a table of the first failed items with reasons, those that were not started left out."""
-        failed = [item for item in self.in_order() if item["status"] not in ("started", "not started")]
+        failed = [
+            item for item in self.in_order() if item["status"] not in ("started", "not started")
+        ]
         rows = []
         for item in failed[:_MAX_ROWS]:
-            row = f"batch[{item['index']}]  {item['status']}: {' '.join(item.get('why', '').split())}"
+            row = (
+                f"batch[{item['index']}]  {item['status']}: {' '.join(item.get('why', '').split())}"
+            )
             rows.append(row if len(row) <= _MAX_WIDTH else f"{row[: _MAX_WIDTH - 1]}…")
         if len(failed) > _MAX_ROWS:
             rows.append(f"… and {len(failed) - _MAX_ROWS} more.")
@@ -404,7 +416,11 @@ def started(index: int, run: Run, log: Logger) -> BatchItem:
 def status_of(error: WorkflowAutomationError) -> ItemStatus:
     """Return the status of an item whose start ended in an error."""
     if isinstance(error, RejectedError):
-        return "not started" if error.status in _ENDS_BATCH or error.code is Code.REDIRECTED else "rejected"
+        return (
+            "not started"
+            if error.status in _ENDS_BATCH or error.code is Code.REDIRECTED
+            else "rejected"
+        )
     if isinstance(error, UnidentifiedError):
         return "unidentified"
     return "not started" if isinstance(error, BusyError | NotSentError) else "unknown"
@@ -420,8 +436,12 @@ def _changed(what: str) -> InvalidRequestError:
 
 def counts_text(counts: BatchCounts) -> str:
     """Say how many items are in which state."""
-    return f"Of {counts['total']} items: {_results_text(counts)}, {counts['remaining']} not started."
+    return (
+        f"Of {counts['total']} items: {_results_text(counts)}, {counts['remaining']} not started."
+    )
 
 
 def _results_text(counts: BatchCounts) -> str:
-    return f"{counts['started']} started, {counts['rejected']} rejected, {counts['unknown']} unknown"
+    return (
+        f"{counts['started']} started, {counts['rejected']} rejected, {counts['unknown']} unknown"
+    )

@@ -103,7 +103,9 @@ class BatchSource:
             a folder
         :raises FileUnavailableError: if the file is missing or cannot be read
         """
-        for index, (place, inputs, line) in enumerate(self._lines() if self._is_file else self._elements()):
+        for index, (place, inputs, line) in enumerate(
+            self._lines() if self._is_file else self._elements()
+        ):
             if not isinstance(inputs, Mapping):
                 raise InvalidRequestError(
                     f"{place} is {kind_of(inputs)}: expected an object of input names and values."
@@ -285,7 +287,9 @@ def _stored(name: str, source: Any) -> tuple[Any, str]:
         return stored_at(name, source if isinstance(source, ObjectStoragePath) else str(source))
     path = os.path.realpath(rest if separator else str(source))
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # noqa: PTH110, PTH112, PTH113 - as it is given
-        raise InvalidRequestError(f"{name} is {_shown(source)}, a pipe or a device: expected a regular file.")
+        raise InvalidRequestError(
+            f"{name} is {_shown(source)}, a pipe or a device: expected a regular file."
+        )
     # Not Airflow's, which looks through all providers first.
     return LocalFileSystem(), path
 

@@ -106,7 +106,12 @@ class Ended(NamedTuple):
 Said: TypeAlias = Started | Running | Ended
 """What a flow can send."""
 
-_WORDS: dict[str, type[Said]] = {"started": Started, "running": Running, "success": Ended, "failed": Ended}
+_WORDS: dict[str, type[Said]] = {
+    "started": Started,
+    "running": Running,
+    "success": Ended,
+    "failed": Ended,
+}
 _EXPECTED = {"run_id": "text or a whole number", "progress": "a number from 0 to 1"}
 
 
@@ -126,7 +131,9 @@ def read(body: bytes) -> Said:
     status = fields.get("status")
     if not (isinstance(status, str) and status in _WORDS):
         given = f"{status!r:.20}" if isinstance(status, str) else _kind(status)
-        raise ValueError(f"status is {given}; expected 'started', 'running', 'success' or 'failed'.")
+        raise ValueError(
+            f"status is {given}; expected 'started', 'running', 'success' or 'failed'."
+        )
     word = _WORDS[status]
     if unknown := fields.keys() - {"status", *word._fields}:
         hint = " Put what else the flow returns into result." if word is Ended else ""
@@ -135,7 +142,8 @@ def read(body: bytes) -> Said:
             f"expected {', '.join({**dict.fromkeys(['status', *word._fields])})}.{hint}"
         )
     said: dict[str, Any] = {
-        name: status if name == "status" else _value(name, fields.get(name)) for name in word._fields
+        name: status if name == "status" else _value(name, fields.get(name))
+        for name in word._fields
     }
     return word(**said)
 
@@ -181,7 +189,9 @@ def _value(name: str, value: Any) -> Any:
         case ("run_id", int()) | ("run_id" | "run_link" | "message", str()):
             text = str(value)
             if name == "run_id" and len(text) > MAX_RUN_ID:
-                raise ValueError(f"run_id has {len(text)} characters; expected at most {MAX_RUN_ID}.")
+                raise ValueError(
+                    f"run_id has {len(text)} characters; expected at most {MAX_RUN_ID}."
+                )
             return text if text.strip() else None
     raise ValueError(f"{name} is {_kind(value)}; expected {_EXPECTED.get(name, 'text')}.")
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 # Without a task state store.
-_WITHOUT_ENTRY = "mark the task as success: downstream tasks then get no run_id. A Clear starts another run."
+_WITHOUT_ENTRY = (
+    "mark the task as success: downstream tasks then get no run_id. A Clear starts another run."
+)
 _UPLOAD_AGAIN = "upload the files with UploadFilesOperator: clearing the task starts another run."
 
 

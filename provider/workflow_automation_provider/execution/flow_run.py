@@ -48,7 +48,11 @@ def _unsupported() -> str:
         return "[state_store] clear_on_success"
     if conf.get("state_store", "backend", fallback=_BACKEND) != _BACKEND:
         return "[state_store] backend"
-    return "[workers] state_store_backend" if conf.get("workers", "state_store_backend", fallback="") else ""
+    return (
+        "[workers] state_store_backend"
+        if conf.get("workers", "state_store_backend", fallback="")
+        else ""
+    )
 
 
 def _base_url(hook: WorkflowAutomationHook) -> str:
@@ -221,7 +225,9 @@ class FlowRun:
     def _upload(self, run: RunResult) -> None:
         """Upload the run's files, except those that an earlier try uploaded."""
         if "run_id" not in run:
-            raise UnidentifiedError("The files cannot be uploaded: the run that was started has no run_id.")
+            raise UnidentifiedError(
+                "The files cannot be uploaded: the run that was started has no run_id."
+            )
         self._uploads.upload(run["run_id"], run.get("flow_id") or self.rendered_flow_id())
         self.uploaded = self._uploads.elements
 

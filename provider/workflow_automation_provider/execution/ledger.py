@@ -102,7 +102,10 @@ class RunResult(TypedDict, total=False):
 
 
 def run_result(
-    run_id: str | None, run_link: str | None = None, flow_id: str | None = None, response: object = None
+    run_id: str | None,
+    run_link: str | None = None,
+    flow_id: str | None = None,
+    response: object = None,
 ) -> RunResult:
     """Return a run with the fields that are known."""
     run = {"run_id": run_id, "run_link": run_link, "flow_id": flow_id, "response": response}
@@ -112,7 +115,9 @@ def run_result(
 def entry_of(what: Start | Outcome | Spoken | Claim | End) -> dict[str, Any]:
     """Return the entry to store, as JSON values: without defaults, and without what its key says."""
     defaults = {**what._field_defaults, "try_number": what[0], "number": what[1]}
-    return {name: _json(value) for name, value in what._asdict().items() if value != defaults.get(name)}
+    return {
+        name: _json(value) for name, value in what._asdict().items() if value != defaults.get(name)
+    }
 
 
 def _json(value: Any) -> Any:
@@ -128,7 +133,9 @@ def _json(value: Any) -> Any:
 
 def _read(kind: type, entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the known fields of an entry from its JSON values: a newer version may have written more."""
-    names = [name for name, value in entry.items() if name in kind.__annotations__ and value is not None]
+    names = [
+        name for name, value in entry.items() if name in kind.__annotations__ and value is not None
+    ]
     return {name: _READ.get(name, lambda value: value)(entry[name]) for name in names}
 
 
@@ -314,9 +321,7 @@ class Facts(NamedTuple):
             case "unidentified":
                 what = "started a run whose run_id is unknown"
             case _:
-                what = (
-                    "triggered the flow, and ended before the outcome was known. A run may have been started"
-                )
+                what = "triggered the flow, and ended before the outcome was known. A run may have been started"
         return f"{start.earlier} try {start.try_number} ({start.at.isoformat(timespec='seconds')}) {what}.".strip()
 
 
@@ -378,7 +383,9 @@ def decide(facts: Facts | None, asked: Asked, entered: str | None = None) -> Dec
         return Decision.UNIDENTIFIED
     if kind == "nothing" and (start.token or not start.earlier):
         return Decision.SEND
-    if asked.on_unknown_start == "start_again" or (start.token and asked.on_unknown_start == "claim"):
+    if asked.on_unknown_start == "start_again" or (
+        start.token and asked.on_unknown_start == "claim"
+    ):
         return Decision.SEND
     return Decision.DOUBT
 

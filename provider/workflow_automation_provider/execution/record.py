@@ -99,9 +99,15 @@ class StartRecord(TaskRecord):
         fields = entry if isinstance(entry, Mapping) else {"run_id": entry}
         unknown = fields.keys() - {"run_id", "run_link", "flow_id"}
         run_id = fields.get("run_id")
-        is_id = isinstance(run_id, str | int) and not isinstance(run_id, bool) and str(run_id).strip()
+        is_id = (
+            isinstance(run_id, str | int) and not isinstance(run_id, bool) and str(run_id).strip()
+        )
         if unknown or not is_id:
-            wrong = f"has {min(map(str, unknown))!r:.60}" if unknown else f"has the run_id {run_id!r:.60}"
+            wrong = (
+                f"has {min(map(str, unknown))!r:.60}"
+                if unknown
+                else f"has the run_id {run_id!r:.60}"
+            )
             raise InvalidRequestError(
                 f"The entry {self._entered_key} in the task's state store {wrong}: expected a run_id as text, or an "
                 'object such as {"run_id": "1001", "run_link": "https://…"}.',
@@ -175,7 +181,9 @@ class StartRecord(TaskRecord):
         """Return the start of this execution, which is not yet recorded."""
         try_number, number = self._place
         at = datetime.now(UTC)
-        return Start(try_number=try_number, number=number, at=at, max_tries=self.max_tries, **fields)
+        return Start(
+            try_number=try_number, number=number, at=at, max_tries=self.max_tries, **fields
+        )
 
     def write_start(self, start: Start) -> None:
         """
@@ -229,7 +237,9 @@ class StartRecord(TaskRecord):
             # Wait for a stop that the endpoint may be recording: it is still decided by the start before.
             self._write_again(before)
         self.forget_entered()
-        return Facts(start=start, spoken=self.spoken(start.token, twice=True) if start.token else Spoken())
+        return Facts(
+            start=start, spoken=self.spoken(start.token, twice=True) if start.token else Spoken()
+        )
 
     def forget_entered(self) -> None:
         """Delete what a person entered: it would bring the run back at a Clear months later."""

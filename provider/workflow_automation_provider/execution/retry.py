@@ -107,13 +107,18 @@ class SendRetrier:
                 wait = self._wait_after(error, attempt, self.seconds - took + asked)
                 if wait is None and attempt > 1:
                     self.log.warning(
-                        "Tried %d times in %.0f s (send_retry_timeout: %g s).", attempt, took, self.seconds
+                        "Tried %d times in %.0f s (send_retry_timeout: %g s).",
+                        attempt,
+                        took,
+                        self.seconds,
                     )
                 if wait is None or not self._waits(error, wait):
                     raise
                 asked += _uncounted(error.retry_after)
 
-    def _wait_after(self, error: WorkflowAutomationError, attempt: int, left: float) -> float | None:
+    def _wait_after(
+        self, error: WorkflowAutomationError, attempt: int, left: float
+    ) -> float | None:
         """Return the seconds to wait before the next attempt, None if there is no time for another."""
         asked = error.retry_after or 0.0
         # The jitter spreads the retries of mapped tasks, and keeps "Retry-After: 0" from becoming a tight loop.

@@ -173,17 +173,22 @@ class RunStarter:
             raise RunFailedError("The run was told to stop.", run_id=known.get("run_id"))
         self.facts = facts
         if start.run is None and self.earlier and start.place[0] != self._record.try_number:
-            self._log.info("%s Returning that run, not starting another.", _sentence(self.earlier.message))
+            self._log.info(
+                "%s Returning that run, not starting another.", _sentence(self.earlier.message)
+            )
         if start.request and self._asked.request and start.request != self._asked.request:
             self._log.warning(
-                "The inputs or the flow_id differ from those of try %d, which its run has.", start.try_number
+                "The inputs or the flow_id differ from those of try %d, which its run has.",
+                start.try_number,
             )
         run: RunResult = {"flow_id": start.flow_id, **known} if start.flow_id else {**known}
         if not spoken.has_begun:
             return run
         run = with_said(run, spoken, self._hook)
         if spoken.claim:
-            self._log.info("Run %s has claimed this start.", one_line(run.get("run_id", "(unknown id)")))
+            self._log.info(
+                "Run %s has claimed this start.", one_line(run.get("run_id", "(unknown id)"))
+            )
         if "run_id" not in run and "response" not in run:
             self._log.warning(
                 "The run_id is unknown: it was lost with the response, or with the try that started it, and the run did "
@@ -221,7 +226,9 @@ class RunStarter:
         if facts.text:
             self._log.warning("%s Starting another run: %s.", _sentence(facts.text), why)
 
-    def _await_claim_or_close(self, facts: Facts, *, looks: bool = True, closes: bool = True) -> Facts:
+    def _await_claim_or_close(
+        self, facts: Facts, *, looks: bool = True, closes: bool = True
+    ) -> Facts:
         """
         Wait up to ``claim_timeout`` for a claim of a start; close the start, unless its run has begun.
 
@@ -242,7 +249,8 @@ class RunStarter:
             if not is_logged:
                 # If this try is killed while it waits, and is the last one, the log ends with this line.
                 self._log.info(
-                    "A run may have been started. Waiting up to %.0f s for one to claim this start.", left
+                    "A run may have been started. Waiting up to %.0f s for one to claim this start.",
+                    left,
                 )
                 is_logged = True
             time.sleep(min(POLL_INTERVAL, left))
@@ -251,7 +259,9 @@ class RunStarter:
             return facts
         closed = self._record.close(facts)
         if not closed.spoken.has_begun:
-            self._log.info("No run has claimed this start; one that does so from now on is told to stop.")
+            self._log.info(
+                "No run has claimed this start; one that does so from now on is told to stop."
+            )
         return closed
 
     # Send --------------------------------------------------------------------------------------------------
@@ -287,7 +297,9 @@ class RunStarter:
             run = self._retrier.send(self._send)
         except WorkflowAutomationError as error:
             return self._unnamed(error)
-        except BaseException as error:  # such as the task's execution_timeout, or an error of the store
+        except (
+            BaseException
+        ) as error:  # such as the task's execution_timeout, or an error of the store
             if not self._may_exist:
                 self._write_outcome("nothing")
             else:
@@ -301,7 +313,9 @@ class RunStarter:
     def _send(self) -> Run:
         """Send the request, unless the task was ended, which has stopped its hook."""
         try:
-            return cast("Run", self._hook.get_conn().send(self._request, before_last_byte=self._hand_over))
+            return cast(
+                "Run", self._hook.get_conn().send(self._request, before_last_byte=self._hand_over)
+            )
         except WorkflowAutomationError as error:
             self._may_exist = error.accepted is not Accepted.NO
             raise
@@ -368,7 +382,9 @@ class RunStarter:
             raise error.with_facts(next_step=f"{waited} One still can: wait for the next try.")
         raise error.with_facts(code=Code.START_REVOKED, consequence=None, next_step=waited)
 
-    def _write_outcome(self, kind: Literal["run", "nothing", "unidentified"], **fields: Any) -> Outcome:
+    def _write_outcome(
+        self, kind: Literal["run", "nothing", "unidentified"], **fields: Any
+    ) -> Outcome:
         """Record the outcome of the request. A failure is only logged: the request has had its effect."""
         outcome = Outcome(kind=kind, at=datetime.now(UTC), **fields)
         try:

@@ -64,7 +64,9 @@ class TaskRecord:
     def was_continued(self) -> bool:
         """Whether this try was executed before, and rescheduled or parked."""
         server = getattr(self._ti, "_ti_context_from_server", None)
-        return bool(self._context.get("task_reschedule_count") or getattr(server, "next_method", None))
+        return bool(
+            self._context.get("task_reschedule_count") or getattr(server, "next_method", None)
+        )
 
     @property
     def may_have_entries(self) -> bool:

@@ -135,7 +135,9 @@ class Uploader:
         what = f"{len(elements):,} file{'s' * (len(elements) > 1)} of {mebibytes(size)}"
         self._log.info("Uploading %s for run %s: %s.", what, run_id, _names_of(elements))
         file_format = self.file_format or self.hook.extra.file_format
-        max_tries = None if self.of_own_run else self.context["ti"].max_tries  # which a Clear changes
+        max_tries = (
+            None if self.of_own_run else self.context["ti"].max_tries
+        )  # which a Clear changes
         digest = _digest([requests[0].flow_id, run_id, file_format, max_tries], requests)
         done, responses = self._confirmed(digest, len(requests))
         progress = Progress(sum(len(request.content) for request in requests[done:]), self._log)

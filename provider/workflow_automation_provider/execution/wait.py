@@ -230,7 +230,11 @@ class CompletionWait:
         """
         if self.heartbeat_timeout is None:
             return timedelta.max
-        words = (waiting.since, spoken.claim and spoken.claim.at, self.record.last_word(waiting.token))
+        words = (
+            waiting.since,
+            spoken.claim and spoken.claim.at,
+            self.record.last_word(waiting.token),
+        )
         last = max(filter(None, words))
         left = last + self.heartbeat_timeout - datetime.now(UTC)
         if left <= timedelta():
@@ -299,7 +303,9 @@ def with_said(run: RunResult, spoken: Spoken, hook: WorkflowAutomationHook) -> R
     """Return a run with the id and the link that it said, unless they reveal a secret of the connection."""
     link = spoken.claim and spoken.claim.run_link
     redact = hook.get_conn().redact
-    said = run_result(*(text if text and redact(text) == text else None for text in (spoken.run_id, link)))
+    said = run_result(
+        *(text if text and redact(text) == text else None for text in (spoken.run_id, link))
+    )
     if spoken.run_id not in (None, run.get("run_id")):
         # The response named another run: nothing of that is kept.
         run = run_result(None, flow_id=run.get("flow_id"))

@@ -53,7 +53,9 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
     sources = [_source(f"files[{number}]", source, stores) for number, source in enumerate(files)]
     elements = [element for source in sources for element in source]
     if not elements:
-        raise InvalidRequestError("files is empty: expected at least one path, glob, URL or mapping.")
+        raise InvalidRequestError(
+            "files is empty: expected at least one path, glob, URL or mapping."
+        )
     return elements
 
 
@@ -82,7 +84,9 @@ _SETTLED = 0.25
 
 def _open(path: str) -> IO[bytes]:
     # Without a buffer, as it is read in large chunks. A FIFO that took its place would be waited for.
-    return open(path, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))
+    return open(
+        path, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)
+    )
 
 
 def _state(path: str) -> object:
@@ -100,8 +104,12 @@ def _state(path: str) -> object:
 
 def _local_files(name: str, text: str) -> Iterator[File]:
     if not isinstance(text, str) or not text.strip():
-        raise InvalidRequestError(f"{name} is an empty path: give a path, a glob, a URL or a mapping.")
-    exists = os.path.lexists(text)  # a file whose own name looks like a pattern is meant as it is written
+        raise InvalidRequestError(
+            f"{name} is an empty path: give a path, a glob, a URL or a mapping."
+        )
+    exists = os.path.lexists(
+        text
+    )  # a file whose own name looks like a pattern is meant as it is written
     if not exists and (error := unusable_path(name, text)):
         raise error
     matches = [text]
@@ -113,7 +121,9 @@ def _local_files(name: str, text: str) -> Iterator[File]:
             why = f"the folder {folder!r} cannot be listed: {reason(error)}"
             raise FileUnavailableError(f"{name}: {why}.") from None
     if not matches:
-        raise FileUnavailableError(f"{name}: the glob {text!r} matches no file.", next_step=_hint(text))
+        raise FileUnavailableError(
+            f"{name}: the glob {text!r} matches no file.", next_step=_hint(text)
+        )
     yield from map(_local_file, matches)
 
 
@@ -124,13 +134,17 @@ def _local_file(path: str) -> File:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except (OSError, ValueError) as error:
         hint = _hint(path) if isinstance(error, FileNotFoundError) else ""
-        raise FileUnavailableError(f"{path!r} cannot be read: {reason(error)}.", next_step=hint) from None
+        raise FileUnavailableError(
+            f"{path!r} cannot be read: {reason(error)}.", next_step=hint
+        ) from None
     if stat.S_ISDIR(state.st_mode):
         advice = f"pass its files, or a glob such as {path.rstrip('/')}/*"
         raise InvalidRequestError(f"{path!r} is a directory: {advice}.")
     if not stat.S_ISREG(state.st_mode):
         raise InvalidRequestError(f"{path!r} is not a regular file.")
-    return found_file(path, state.st_size, open=partial(_open, path), fingerprint=partial(_state, path))
+    return found_file(
+        path, state.st_size, open=partial(_open, path), fingerprint=partial(_state, path)
+    )
 
 
 def _hint(path: str) -> str:
@@ -179,9 +193,13 @@ def _named(folder: str, part: str) -> list[tuple[str, bool]]:
         with os.scandir(folder or ".") as entries:  # tells folders without a look at each
             found = []
             for entry in entries:
-                if fnmatch.fnmatchcase(entry.name, part) and (entry.name[0] != "." or part[0] == "."):
+                if fnmatch.fnmatchcase(entry.name, part) and (
+                    entry.name[0] != "." or part[0] == "."
+                ):
                     is_link = entry.is_symlink() and part != "**"
-                    found.append((f"{folder}{entry.name}", is_link or entry.is_dir(follow_symlinks=False)))
+                    found.append(
+                        (f"{folder}{entry.name}", is_link or entry.is_dir(follow_symlinks=False))
+                    )
             return sorted(found)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):

@@ -33,7 +33,17 @@ _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz":
 
 # What identifies the content of an object, as fsspec's stores name it: the first that one says.
 _VERSIONS = (
-    *("generation", "ETag", "etag", "VersionId", "version_id", "md5Hash", "content_md5", "sha", "hex"),
+    *(
+        "generation",
+        "ETag",
+        "etag",
+        "VersionId",
+        "version_id",
+        "md5Hash",
+        "content_md5",
+        "sha",
+        "hex",
+    ),
     *("LastModified", "last_modified", "modificationTime", "modify", "mtime", "updated"),
 )
 
@@ -60,7 +70,9 @@ def found_file(location: str, size: Any, kind: type[File] = File, **how: Any) ->
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise InvalidRequestError(f"{location!r} has a name that is not UTF-8: rename it.") from None
+        raise InvalidRequestError(
+            f"{location!r} has a name that is not UTF-8: rename it."
+        ) from None
     guessed, compressed = mimetypes.guess_type(name)
     if compressed:  # the compressed file is sent, not its content
         guessed = _COMPRESSED.get(compressed)
@@ -114,7 +126,9 @@ class Store:
         self._listed = 0
         self._free = asyncio.Semaphore(_AT_ONCE)
         fs.invalidate_cache()  # a listing cached by an earlier task may be out of date
-        if self.is_s3 and fs._s3 is None:  # not connected yet: as many as never have to be waited for
+        if (
+            self.is_s3 and fs._s3 is None
+        ):  # not connected yet: as many as never have to be waited for
             fs.config_kwargs.setdefault("max_pool_connections", 2 * _AT_ONCE)
 
     def find(self, path: str, *, is_prefix: bool) -> dict[str, _Info]:
@@ -178,7 +192,10 @@ class Store:
             except Exception as error:  # object stores raise all kinds of exceptions
                 raise changed(file, f"could not be looked up ({reason(error)})") from None
             field, version = file.version
-            if info.get("size") not in (None, file.size) or str(info.get(field) or version) != version:
+            if (
+                info.get("size") not in (None, file.size)
+                or str(info.get(field) or version) != version
+            ):
                 raise changed(file, "changed")
 
 
@@ -210,7 +227,9 @@ class _StoredFile(File):
     version: tuple[str, str]
 
 
-def stored_files(name: str, source: str | ObjectStoragePath, stores: dict[int, Store]) -> Iterator[File]:
+def stored_files(
+    name: str, source: str | ObjectStoragePath, stores: dict[int, Store]
+) -> Iterator[File]:
     """
     Return the files of a source, listed once they are asked for; what it names is looked up already.
 
@@ -270,7 +289,9 @@ def _stored_file(store: Store, key: str, info: _Info) -> File:
     # Google Cloud Storage lists the size of what it has, and returns it decompressed.
     if info["type"] != "file" or size is None or info.get("contentEncoding") == "gzip":
         advice = "store it as a file without Content-Encoding: gzip"
-        raise InvalidRequestError(f"{file.source} has no known size, which an upload requires: {advice}.")
+        raise InvalidRequestError(
+            f"{file.source} has no known size, which an upload requires: {advice}."
+        )
     return file
 
 
@@ -309,7 +330,9 @@ class _Reading:
 
     def _fetch(self) -> None:
         """Begin to fetch what there is room for."""
-        while len(self._ahead) < _AT_ONCE and sum(size for size, _ in self._ahead) + _BLOCK <= _AHEAD:
+        while (
+            len(self._ahead) < _AT_ONCE and sum(size for size, _ in self._ahead) + _BLOCK <= _AHEAD
+        ):
             file, start = next(self._waiting, (None, 0))
             if file is None:
                 return
@@ -328,7 +351,9 @@ def _blocks(file: _StoredFile) -> range:
 def _streamed(file: _StoredFile) -> Iterator[bytes]:
     """Read an object of S3 by one request, one piece ahead."""
     fs = file.store.fs
-    stream = asyncio.run_coroutine_threadsafe(fs.open_async(file.key, "rb"), fs.loop).result(_TIMEOUT)
+    stream = asyncio.run_coroutine_threadsafe(fs.open_async(file.key, "rb"), fs.loop).result(
+        _TIMEOUT
+    )
     ahead = asyncio.run_coroutine_threadsafe(_piece(stream), fs.loop)
     try:
         while piece := ahead.result(_TIMEOUT):

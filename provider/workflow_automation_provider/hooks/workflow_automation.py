@@ -96,7 +96,9 @@ class WorkflowAutomationHook(BaseHook):
         if (client := self._client) is not None:
             client.stop()
 
-    def trigger_flow(self, inputs: Mapping[str, Any] = NO_INPUTS, flow_id: str | None = None) -> Run:
+    def trigger_flow(
+        self, inputs: Mapping[str, Any] = NO_INPUTS, flow_id: str | None = None
+    ) -> Run:
         """
         Start a run: by path with a ``flow_id``, otherwise by the connection's API key.
 
@@ -118,11 +120,15 @@ class WorkflowAutomationHook(BaseHook):
         collect(self, run.flow_id)
         return run
 
-    def prepare_trigger(self, inputs: Mapping[str, Any] = NO_INPUTS, flow_id: str | None = None) -> Request:
+    def prepare_trigger(
+        self, inputs: Mapping[str, Any] = NO_INPUTS, flow_id: str | None = None
+    ) -> Request:
         """Build and check the request of :meth:`trigger_flow`, without the API key."""
         client = self.get_conn()
         request = trigger_request(client.base_url, inputs, flow_id)
-        request = client.checked(dataclasses.replace(request, flow_id=request.flow_id or self.extra.flow_id))
+        request = client.checked(
+            dataclasses.replace(request, flow_id=request.flow_id or self.extra.flow_id)
+        )
         if request.operation.takes_key:
             self._check_key_expiry()
         return request
@@ -167,7 +173,9 @@ class WorkflowAutomationHook(BaseHook):
         """Build and check the requests of an upload, without the API key; ``limits`` as of :func:`~.files.upload_bodies`."""
         flow_id = self.extra.flow_id if flow_id is None else flow_id
         if flow_id is None:
-            raise InvalidRequestError("An upload needs a flow_id: pass it, or set the connection's Flow ID.")
+            raise InvalidRequestError(
+                "An upload needs a flow_id: pass it, or set the connection's Flow ID."
+            )
         requests = self.get_conn().upload_requests(run_id, files, flow_id, file_format, **limits)
         self._check_key_expiry()
         return requests
@@ -187,20 +195,32 @@ class WorkflowAutomationHook(BaseHook):
             return False, f"{type(error).__name__}: the connection cannot be read."
         unchecked, no_key = "the path and the API key", ""
         if not self.connection.password:
-            unchecked, no_key = "the path", " There is no API key: only triggering with a flow_id will work."
-        return True, f"Not checked, as it takes a run: {unchecked}. The host responds: {found}.{no_key}"
+            unchecked, no_key = (
+                "the path",
+                " There is no API key: only triggering with a flow_id will work.",
+            )
+        return (
+            True,
+            f"Not checked, as it takes a run: {unchecked}. The host responds: {found}.{no_key}",
+        )
 
-    def located(self, error: WorkflowAutomationError, flow_id: object = None) -> WorkflowAutomationError:
+    def located(
+        self, error: WorkflowAutomationError, flow_id: object = None
+    ) -> WorkflowAutomationError:
         """Return an error that names the connection and the flow, by default the connection's."""
         flow: object = flow_id if error.flow_id is None else error.flow_id
-        if flow is None and not isinstance(error, InvalidRequestError):  # else the extra may be what is wrong
+        if flow is None and not isinstance(
+            error, InvalidRequestError
+        ):  # else the extra may be what is wrong
             with suppress(Exception):
                 flow = self.extra.flow_id
         connection: Connection | None = self.__dict__.get("connection")
         secret = (connection.password or "").strip() if connection else ""
         shown = flow if isinstance(flow, str) and not (secret and secret in flow) else None
         conn_id = error.conn_id or self.workflow_automation_conn_id
-        return error.with_facts(conn_id=conn_id if isinstance(conn_id, str) else None, flow_id=shown)
+        return error.with_facts(
+            conn_id=conn_id if isinstance(conn_id, str) else None, flow_id=shown
+        )
 
     @contextmanager
     def _locating(self, flow_id: str | None = None) -> Iterator[None]:

@@ -36,7 +36,9 @@ def check_choice(name: str, value: object, *choices: str) -> None:
     """Raise a ValueError unless an argument is one of two or more choices."""
     if value not in choices:
         *others, last = map(repr, choices)
-        raise ValueError(f"{name} {value!r} is not supported; expected {', '.join(others)} or {last}.")
+        raise ValueError(
+            f"{name} {value!r} is not supported; expected {', '.join(others)} or {last}."
+        )
 
 
 def rendered(name: str, value: Any) -> Any:

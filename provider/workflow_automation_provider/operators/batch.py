@@ -67,7 +67,12 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
     _inside_a_task = "call trigger_flow_once of workflow_automation_provider.taskflow for each item"
 
-    template_fields: Sequence[str] = ("batch", "flow_id", "workflow_automation_conn_id", "output_path")
+    template_fields: Sequence[str] = (
+        "batch",
+        "flow_id",
+        "workflow_automation_conn_id",
+        "output_path",
+    )
     template_fields_renderers: ClassVar[dict[str, str]] = {"batch": "json"}
 
     def __init__(
@@ -130,12 +135,18 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             raise record.told(error) from error.__cause__
         return starter.start()
 
-    def _told(self, result: list[BatchItem] | BatchSummary) -> tuple[dict[str, Any], object, object]:
+    def _told(
+        self, result: list[BatchItem] | BatchSummary
+    ) -> tuple[dict[str, Any], object, object]:
         # Not the runs, which may be very many.
         extra: dict[str, Any]
         if isinstance(result, list):
             counts = Counter(item["status"] for item in result)
-            extra = {"total": len(result), "started": counts["started"], "rejected": counts["rejected"]}
+            extra = {
+                "total": len(result),
+                "started": counts["started"],
+                "rejected": counts["rejected"],
+            }
         else:
             extra = {name: result[name] for name in ("path", "total", "started", "rejected")}
         if flow_id := self.flow_id or self.hook.extra.flow_id:
@@ -152,9 +163,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with: clearing it starts all items again."""
-        rest = (
-            "Unless Airflow retries the task, start items without a run in another batch: a Clear starts all."
-        )
+        rest = "Unless Airflow retries the task, start items without a run in another batch: a Clear starts all."
         again = self.on_unknown_start == "start_again"
         return task_error(
             error,

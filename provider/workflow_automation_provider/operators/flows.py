@@ -125,9 +125,13 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         check_choice("on_unknown_start", self.on_unknown_start, "fail", "claim", "start_again")
         check_choice("on_run_failed", self.on_run_failed, "fail", "start_again")
         if not isinstance(self.wait_for_completion, bool):
-            raise ValueError(f"wait_for_completion is {self.wait_for_completion!r}: expected True or False.")
+            raise ValueError(
+                f"wait_for_completion is {self.wait_for_completion!r}: expected True or False."
+            )
         if not isinstance(self.callback_input, str) or not self.callback_input.strip():
-            raise ValueError(f"callback_input is {self.callback_input!r}: expected the name of an input.")
+            raise ValueError(
+                f"callback_input is {self.callback_input!r}: expected the name of an input."
+            )
         _check_timeout("completion_timeout", self.completion_timeout, days=365)
         if self.heartbeat_timeout is not None:
             _check_timeout("heartbeat_timeout", self.heartbeat_timeout, days=365)
@@ -171,7 +175,9 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             rendered_flow_id=self._rendered_flow_id,
             make_inputs=lambda: self._make_inputs(context),
             request=self._request_digest(),
-            on_run=lambda run, goes_on: FlowRunLink.persist(context, run.get("run_link"), at_once=goes_on),
+            on_run=lambda run, goes_on: FlowRunLink.persist(
+                context, run.get("run_link"), at_once=goes_on
+            ),
             files=self.files,
             wait_for_completion=self.wait_for_completion,
             callback_input=self.callback_input,
@@ -194,7 +200,9 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         return self.inputs
 
     def _told(self, result: RunResult) -> tuple[dict[str, Any], object, object]:
-        extra = {name: value for name, value in result.items() if name not in ("run_link", "response")}
+        extra = {
+            name: value for name, value in result.items() if name not in ("run_link", "response")
+        }
         # If the task was parked, an earlier process has uploaded them.
         files = (self._flow_run and self._flow_run.uploaded) or self.files
         return {**extra, **link_of(result)}, files, ()
@@ -213,7 +221,9 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         if run is None or isinstance(error, RunFailedError | UnidentifiedError):
             again = self.on_unknown_start == "start_again"
             earlier = self._flow_run.starter.earlier if self._flow_run else None
-            return task_error(error, context, retried=tuple(retried), starts_again=again, earlier=earlier)
+            return task_error(
+                error, context, retried=tuple(retried), starts_again=again, earlier=earlier
+            )
         flow_id, run_id = error.flow_id or run.get("flow_id"), error.run_id or run.get("run_id")
         return task_error(
             error.with_facts(flow_id=flow_id, run_id=run_id),

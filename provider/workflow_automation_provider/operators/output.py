@@ -56,7 +56,9 @@ class FlowOutput(PlainXComArg):
                 value = value[part]
             except (KeyError, IndexError, TypeError):
                 known = "".join(f"[{name!r}]" for name in (self.key, *self.path[:number]))
-                raise KeyError(f"The output{known} of task {self.operator.task_id} has no {part!r}") from None
+                raise KeyError(
+                    f"The output{known} of task {self.operator.task_id} has no {part!r}"
+                ) from None
         return value
 
 
@@ -85,5 +87,10 @@ def check_references(starts: type, *values: object) -> None:
     """
     for operator, key in XComArg.iter_xcom_references(values):
         kind = getattr(operator, "operator_class", type(operator))
-        if isinstance(kind, type) and issubclass(kind, starts) and key != _RESULT and not key.startswith("_"):
+        if (
+            isinstance(kind, type)
+            and issubclass(kind, starts)
+            and key != _RESULT
+            and not key.startswith("_")
+        ):
             check_key(operator, key)

@@ -114,7 +114,11 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     def _run(self) -> tuple[Any, str | None]:
         """Return the run, and the flow if one is given: the result of a trigger has both."""
         flow_id = self._rendered_flow_id()
-        if isinstance(self.run_id, str) and self.run_id.lstrip().startswith("{") and "run_id" in self.run_id:
+        if (
+            isinstance(self.run_id, str)
+            and self.run_id.lstrip().startswith("{")
+            and "run_id" in self.run_id
+        ):
             raise InvalidRequestError(
                 "run_id is the text of a whole result: pass trigger.output, or its key run_id."
             )

@@ -22,7 +22,9 @@ _PREFIX = PATH.rpartition("/")[0]
 
 # Relative to Airflow's base URL, which may have a path.
 _RUNS = f"{_PREFIX}/runs/".lstrip("/")
-_RUN = f"{_RUNS}task?dag_id={{DAG_ID}}&run_id={{RUN_ID}}&task_id={{TASK_ID}}&map_index={{MAP_INDEX}}"
+_RUN = (
+    f"{_RUNS}task?dag_id={{DAG_ID}}&run_id={{RUN_ID}}&task_id={{TASK_ID}}&map_index={{MAP_INDEX}}"
+)
 _VIEWS = [
     {
         "name": "Flow runs",

@@ -45,7 +45,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from workflow_automation_provider.execution.callback import MAX_BODY, PATH, is_token, read, without_token
+from workflow_automation_provider.execution.callback import (
+    MAX_BODY,
+    PATH,
+    is_token,
+    read,
+    without_token,
+)
 from workflow_automation_provider.plugins import metadata
 from workflow_automation_provider.plugins.decision import Verdict
 from workflow_automation_provider.plugins.metadata import UnavailableError
@@ -69,7 +75,11 @@ _RESPONSES: dict[Verdict, tuple[int, str] | tuple[int, str, str]] = {
     Verdict.STOP: (404, "No task wants this run: stop."),
     Verdict.CLAIM: (200, "The run has the task: go on."),
     Verdict.GO_ON: (200, "The run has the task: go on."),
-    Verdict.CLAIM_FIRST: (409, "This run has not claimed the task: send 'started' first.", "claim_first"),
+    Verdict.CLAIM_FIRST: (
+        409,
+        "This run has not claimed the task: send 'started' first.",
+        "claim_first",
+    ),
     Verdict.OTHER_RUN: (409, "Another run has the task: stop.", "other_run"),
     Verdict.END: (200, "The answer is stored."),
     Verdict.SAME_END: (200, "The answer is stored."),
@@ -80,7 +90,11 @@ _RESPONSES: dict[Verdict, tuple[int, str] | tuple[int, str, str]] = {
 async def _callback(request: Request) -> Response:
     tokens = request.query_params.getlist("token")
     try:
-        if len(tokens) != 1 or not is_token(tokens[0]) or not await _in_thread(metadata.is_known, tokens[0]):
+        if (
+            len(tokens) != 1
+            or not is_token(tokens[0])
+            or not await _in_thread(metadata.is_known, tokens[0])
+        ):
             return _response(*_RESPONSES[Verdict.STOP])
         return await _in_thread(_handle, tokens[0], await _body(request))
     except HTTPException:
@@ -105,7 +119,9 @@ async def _rejected(_request: Request, error: Exception) -> Response:
 
 # A proxy may strip what precedes the mount's path, or add it.
 app = Starlette(
-    routes=[Route(path, _callback, methods=["POST"]) for path in (PATH, f"/{PATH.rpartition('/')[2]}")],
+    routes=[
+        Route(path, _callback, methods=["POST"]) for path in (PATH, f"/{PATH.rpartition('/')[2]}")
+    ],
     exception_handlers={HTTPException: _rejected},
 )
 """The application, which Airflow mounts."""
@@ -139,7 +155,9 @@ async def _in_thread(function: Callable[..., _T], *args: Any) -> _T:
         raise TimeoutError
     try:
         async with asyncio.timeout(_TIMEOUT):
-            return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=CapacityLimiter(1))
+            return await to_thread.run_sync(
+                call, abandon_on_cancel=True, limiter=CapacityLimiter(1)
+            )
     finally:
         _PENDING.release()
 

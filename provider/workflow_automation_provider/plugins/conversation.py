@@ -116,7 +116,9 @@ class Conversation:
     def matches(self, words: str) -> bool:
         """Return whether one of its texts has these words."""
         ids = (self.row.dag_id, self.row.task_id, self.row.rendered_map_index)
-        texts = filter(None, (self.flow, self.run_id, self.name, self.last and self.last.said, *ids))
+        texts = filter(
+            None, (self.flow, self.run_id, self.name, self.last and self.last.said, *ids)
+        )
         return words.casefold() in "\n".join(map(str, texts)).casefold()
 
     @property
@@ -155,7 +157,9 @@ def conversations(row: Any, entries: Mapping[str, Any]) -> list[Conversation]:
     runs = []
     for key in starts:
         is_last = last[key[3]] is key
-        run = Conversation(row=row, at=at, name=key[3] or "", try_number=int(key[1]), is_current=is_last)
+        run = Conversation(
+            row=row, at=at, name=key[3] or "", try_number=int(key[1]), is_current=is_last
+        )
         with contextlib.suppress(Exception):
             _tell_start(run, entries, key)
         runs.append(run)
@@ -173,13 +177,17 @@ def _tell_batch(run: Conversation, entry: Mapping[str, Any]) -> None:
         # Of a try that was killed: it may have sent them.
         counts["unknown"] += (lost := entry.get("in_flight", 0))
         counts["remaining"] -= lost
-    others = [f"{counts[name]} {name}" for name in ("rejected", "unknown", "remaining") if counts[name]]
+    others = [
+        f"{counts[name]} {name}" for name in ("rejected", "unknown", "remaining") if counts[name]
+    ]
     said = ", ".join([f"{counts['started']} of {counts['total']} started", *others])
     run.is_current = entry["max_tries"] == run.row.max_tries
     run.flow, run.conn_id = entry.get("flow_id"), entry.get("conn_id")
     run.progress = _part(1 - counts["remaining"] / counts["total"]) if counts["total"] else None
     run.steps = [Step(_utc(entry["at"]), "Last count", said, said)]
-    run.state = State.DOUBT if counts["unknown"] else State.ENDED if run.has_ended else State.STARTING
+    run.state = (
+        State.DOUBT if counts["unknown"] else State.ENDED if run.has_ended else State.STARTING
+    )
 
 
 def _tell_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str]) -> None:
@@ -188,7 +196,8 @@ def _tell_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str
     if start is None:
         return
     said, word, frozen = (
-        {**entries.get(of(start.token), {})} if start.token else {} for of in (run_key, word_key, frozen_key)
+        {**entries.get(of(start.token), {})} if start.token else {}
+        for of in (run_key, word_key, frozen_key)
     )
     outcome = {**entries.get(f"{OUTCOME}{key[0].removeprefix(START)}", {})}
     facts = Facts(
@@ -210,7 +219,9 @@ def _tell_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str
     if state is State.WAITING:
         waiting = run.row.next_kwargs["waiting"]
         since, run.until = (_utc(waiting[name]) for name in ("since", "until"))
-        may_be_silent = timedelta(seconds=waiting["silence"]) if waiting.get("silence") else run.until - since
+        may_be_silent = (
+            timedelta(seconds=waiting["silence"]) if waiting.get("silence") else run.until - since
+        )
         silent = min(run.steps[-1].at + may_be_silent / 2, run.until)
         run.silent_since = silent if silent <= datetime.now(UTC) else None
     run.state = state
@@ -238,7 +249,11 @@ def _state(run: Conversation, facts: Facts) -> State:
         if row.state == TaskInstanceState.AWAITING_INPUT:
             return State.WAITING
         return State.CLAIMED if spoken.claim else State.STARTED
-    if not outcome and row.state == TaskInstanceState.RUNNING and start.try_number == row.try_number:
+    if (
+        not outcome
+        and row.state == TaskInstanceState.RUNNING
+        and start.try_number == row.try_number
+    ):
         return State.STARTING
     return State.DOUBT if facts.text else State.IDLE
 
@@ -261,7 +276,12 @@ def _steps(
     if end:
         words = f"ended: {end.status}. {end.message or ''}".rstrip(" .")
         texts = {"message": end.message, "result": end.result}
-        yield end.at, f"Ended: {end.status}", {k: v for k, v in texts.items() if v is not None}, words
+        yield (
+            end.at,
+            f"Ended: {end.status}",
+            {k: v for k, v in texts.items() if v is not None},
+            words,
+        )
     if spoken.stopped:
         yield spoken.stopped, "Told to stop"
     if spoken.refused:

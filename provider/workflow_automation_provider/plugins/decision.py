@@ -75,7 +75,9 @@ class Seen:
     @property
     def is_wanted(self) -> bool:
         """Whether a run may go on."""
-        return self.is_current and self.task != "ended" and not (self.task == "success" and self.waits)
+        return (
+            self.is_current and self.task != "ended" and not (self.task == "success" and self.waits)
+        )
 
 
 def decide(said: Said, seen: Seen, now: datetime) -> tuple[Verdict, Spoken]:
@@ -99,7 +101,9 @@ def decide(said: Said, seen: Seen, now: datetime) -> tuple[Verdict, Spoken]:
     # A flow that never says its run_id must be able to end the run that a person entered.
     is_other |= said.run_id is not None and seen.entered not in (None, said.run_id)
     if not is_end and not seen.is_wanted:
-        return Verdict.STOP, _refused(spoken, said.run_id) if is_other else spoken._replace(stopped=now)
+        return Verdict.STOP, _refused(spoken, said.run_id) if is_other else spoken._replace(
+            stopped=now
+        )
     if is_other:
         return Verdict.OTHER_RUN, _refused(spoken, said.run_id)
     if is_end and not seen.is_last:
@@ -111,7 +115,9 @@ def decide(said: Said, seen: Seen, now: datetime) -> tuple[Verdict, Spoken]:
         case Verdict.GO_ON, _ if spoken.claim:
             spoken = spoken._replace(claim=spoken.claim._replace(run_id=said.run_id))
         case Verdict.END, Ended():
-            spoken = spoken._replace(end=End(now, said.status, said.run_id, said.result, said.message))
+            spoken = spoken._replace(
+                end=End(now, said.status, said.run_id, said.result, said.message)
+            )
     return verdict, spoken
 
 

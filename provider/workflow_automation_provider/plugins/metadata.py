@@ -128,7 +128,9 @@ def _place(ti: Any) -> dict[str, Any]:
     return {name: getattr(ti, name) for name in COORDINATES}
 
 
-def _current(session: Session, place: Mapping[str, Any], *, lock: bool = False) -> TaskInstance | None:
+def _current(
+    session: Session, place: Mapping[str, Any], *, lock: bool = False
+) -> TaskInstance | None:
     query = select(TaskInstance).filter_by(**place).options(lazyload("*"))
     if lock:
         query = query.with_for_update(of=TaskInstance)
@@ -226,7 +228,11 @@ def _transaction(*, writes: bool = False) -> Iterator[Session]:
     except SQLAlchemyError as error:
         # The error's text has the statement's parameters, which may be secret.
         cause = getattr(error, "orig", error)
-        words = str(cause).partition("\n")[0] if isinstance(error, OperationalError) else type(cause).__name__
+        words = (
+            str(cause).partition("\n")[0]
+            if isinstance(error, OperationalError)
+            else type(cause).__name__
+        )
         raise UnavailableError(words) from None
 
 

@@ -78,7 +78,9 @@ def _read(*conditions: Any) -> tuple[list[tuple[Any, dict[str, Any]]], bool]:
     entries = select(*_place(Store), Store.key, value).join(TaskInstance, _IS_ITS)
     with create_session() as session:
         rows = session.execute(query.limit(MAX_TASKS + 1)).all()
-        tasks: dict[Any, tuple[Any, dict[str, Any]]] = {_place(row): (row, {}) for row in rows[:MAX_TASKS]}
+        tasks: dict[Any, tuple[Any, dict[str, Any]]] = {
+            _place(row): (row, {}) for row in rows[:MAX_TASKS]
+        }
         have_starts = TaskInstance.id.in_([row.id for row, _ in tasks.values() if not row.batch])
         last = Store.id.in_([row.batch for row, _ in tasks.values() if row.batch])
         for which in ((have_starts, _IS_OURS), (last,)):
@@ -95,7 +97,9 @@ def shown(text: object, limit: int = 300) -> str:
     if cut.isprintable():
         return cut
     lines = cut.splitlines()
-    return "\n".join("".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in line) for line in lines)
+    return "\n".join(
+        "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in line) for line in lines
+    )
 
 
 def duration(time: timedelta) -> str:
@@ -113,7 +117,9 @@ _SOURCE = Path(__file__).with_name("page.html").read_text("utf-8")
 _ENVIRONMENT = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
 _ENVIRONMENT.filters |= {"shown": shown, "web": web_link, "duration": duration}
 _ENVIRONMENT.filters["segment"] = partial(quote, safe="")  # of a path
-_TEMPLATE = _ENVIRONMENT.from_string(_SOURCE, {"State": State, "MAX_ROWS": MAX_ROWS, "MAX_TASKS": MAX_TASKS})
+_TEMPLATE = _ENVIRONMENT.from_string(
+    _SOURCE, {"State": State, "MAX_ROWS": MAX_ROWS, "MAX_TASKS": MAX_TASKS}
+)
 
 
 def _hash(tag: str) -> str:
@@ -169,7 +175,9 @@ def _flow_runs(request: Request, user: GetUserDep, q: str = "", state: str = "")
         base=_base(request),
         q=q,
         state=state,
-        rows=sorted((run for run in found if state in ("", run.state.value)), key=lambda run: run.pressure),
+        rows=sorted(
+            (run for run in found if state in ("", run.state.value)), key=lambda run: run.pressure
+        ),
         counts=Counter(run.state for run in found),
         doubts=sum(run.state is State.DOUBT for run in runs),
         is_whole=not has_more and all(run.state is not State.UNKNOWN for run in runs),
@@ -196,7 +204,9 @@ def _flow_run(
 @app.exception_handler(SQLAlchemyError)
 async def _failed(request: Request, error: HTTPException | SQLAlchemyError) -> Response:
     if isinstance(error, SQLAlchemyError):
-        error = HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "Airflow's database cannot be read: try again.")
+        error = HTTPException(
+            HTTPStatus.SERVICE_UNAVAILABLE, "Airflow's database cannot be read: try again."
+        )
     if error.status_code == HTTPStatus.UNAUTHORIZED:
         path = f"{_base(request)}{PATH}{'/task' if request.url.path.endswith('/task') else '/'}"
         then = f"{path}?{request.url.query}" if request.url.query else path

@@ -10,7 +10,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workflow_automation_provider.testing import DEMO_FLOW_ID, DEMO_KEY, JournalError, Key, LocalService
+from workflow_automation_provider.testing import (
+    DEMO_FLOW_ID,
+    DEMO_KEY,
+    JournalError,
+    Key,
+    LocalService,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +47,9 @@ def _serve(options: argparse.Namespace) -> int:
         service.start()
     except OSError as error:
         what = f" ({error.filename})" if error.filename else ""
-        return _fail(f"Cannot serve on {options.host} port {options.port}: {error.strerror or error}{what}")
+        return _fail(
+            f"Cannot serve on {options.host} port {options.port}: {error.strerror or error}{what}"
+        )
     except (JournalError, ModuleNotFoundError, ValueError) as error:
         return _fail(str(error))
     try:
@@ -59,15 +67,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
-    add("--port", type=int, default=8070, help="the port, 0 for any free port (default: %(default)s)")
+    add(
+        "--port",
+        type=int,
+        default=8070,
+        help="the port, 0 for any free port (default: %(default)s)",
+    )
     add("--certfile", metavar="PATH", help="a certificate, to serve HTTPS")
-    add("--keyfile", metavar="PATH", help="the certificate's private key, unless it is in --certfile")
+    add(
+        "--keyfile",
+        metavar="PATH",
+        help="the certificate's private key, unless it is in --certfile",
+    )
     add(
         "--public-url",
         metavar="URL",
         help="the base of the run links, where clients reach the service by another URL",
     )
-    add("--journal", type=Path, metavar="PATH", help="the journal's file (default: a temporary one)")
+    add(
+        "--journal", type=Path, metavar="PATH", help="the journal's file (default: a temporary one)"
+    )
     add(
         "--key",
         action="append",
@@ -91,7 +110,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _make_service(options: argparse.Namespace) -> LocalService:
     names = ("journal", "host", "port", "certfile", "keyfile", "public_url")
-    service = LocalService(keys=_make_keys(options.key), **{name: getattr(options, name) for name in names})
+    service = LocalService(
+        keys=_make_keys(options.key), **{name: getattr(options, name) for name in names}
+    )
     for number, text in enumerate(options.callback, start=1):
         try:
             scripted = json.loads(text)

@@ -129,7 +129,9 @@ class Callback:
         if self.token is not None:
             shown["token"] = WITHHELD
         if self.then:
-            shown["then"] = [call | ({"token": WITHHELD} if "token" in call else {}) for call in self.then]
+            shown["then"] = [
+                call | ({"token": WITHHELD} if "token" in call else {}) for call in self.then
+            ]
         return shown
 
     def first_steps(self, run: Run, run_link: str) -> list[dict[str, Any]]:
@@ -143,7 +145,9 @@ class Callback:
     def words(self, run: Run) -> list[dict[str, Any]]:
         """Return the calls of one run that say how far it is, in order."""
         words = [{"status": "running", **word, **self._named(run)} for word in self.running]
-        return [{"delay": word.pop("delay", 0), "body": word, "token": self.token} for word in words]
+        return [
+            {"delay": word.pop("delay", 0), "body": word, "token": self.token} for word in words
+        ]
 
     def ends(self) -> list[dict[str, Any]]:
         """Return the calls of one run that say how it ended, in order."""
@@ -153,7 +157,10 @@ class Callback:
         first = {name: getattr(self, name) for name in names}
         # A further call with an answer of its own does not repeat the body of the first.
         bodies = [{} if call.keys() <= {"delay", "token"} else {"body": None} for call in self.then]
-        return [first, *({**first, **body, **call} for body, call in zip(bodies, self.then, strict=True))]
+        return [
+            first,
+            *({**first, **body, **call} for body, call in zip(bodies, self.then, strict=True)),
+        ]
 
     def _named(self, run: Run) -> dict[str, Any]:
         return {"run_id": run.run_id} if self.started is not None and self.names_run else {}
@@ -168,7 +175,12 @@ class Callback:
         if call["body"] is not None:
             return call["body"]
         result = call["result"](run) if callable(call["result"]) else call["result"]
-        answer = {"status": call["status"], "result": result, "message": call["message"], **self._named(run)}
+        answer = {
+            "status": call["status"],
+            "result": result,
+            "message": call["message"],
+            **self._named(run),
+        }
         return {name: value for name, value in answer.items() if value is not None}
 
     def url_in(self, inputs: Any) -> str | None:

@@ -82,7 +82,11 @@ def has_state_store() -> bool:
 
 
 def make_context(
-    task: Task, *, try_number: int = 1, store: StateStore | Literal["new"] | None = "new", **more: Any
+    task: Task,
+    *,
+    try_number: int = 1,
+    store: StateStore | Literal["new"] | None = "new",
+    **more: Any,
 ) -> dict[str, Any]:
     """
     Return the context of one try of a task.

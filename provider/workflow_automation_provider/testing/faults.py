@@ -130,7 +130,9 @@ class Fault:
                 object.__setattr__(self, name, default)
         check_types(Fault, vars(self))
         if self.kind == "redirect" and not self.location:
-            raise ValueError("The fault redirect needs a location, such as 'https://service.example/'")
+            raise ValueError(
+                "The fault redirect needs a location, such as 'https://service.example/'"
+            )
 
     @property
     def accepts(self) -> bool | None:
@@ -184,8 +186,15 @@ class ScriptedFault:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fault in the form of ``/_control/faults``, without the options that are not set."""
-        shown = {name: value for name, value in asdict(self.fault).items() if value not in (None, {})}
-        return {**shown, "times": self.fault.times, "remaining": self.remaining, "struck": self.struck}
+        shown = {
+            name: value for name, value in asdict(self.fault).items() if value not in (None, {})
+        }
+        return {
+            **shown,
+            "times": self.fault.times,
+            "remaining": self.remaining,
+            "struck": self.struck,
+        }
 
 
 class Faults(Queue[ScriptedFault]):

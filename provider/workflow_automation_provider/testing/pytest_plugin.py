@@ -91,7 +91,11 @@ class _Connector:
         self._connected: dict[str, tuple[Key | None, Mapping[str, Any]]] = {}
 
     def __call__(
-        self, conn_id: str = CONNECTION_ID, key: Key | None = None, *, extra: Mapping[str, Any] | None = None
+        self,
+        conn_id: str = CONNECTION_ID,
+        key: Key | None = None,
+        *,
+        extra: Mapping[str, Any] | None = None,
     ) -> str:
         connection = self._service.airflow_connection(key, {**self._extra, **(extra or {})})
         self._environment.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection))
@@ -174,7 +178,9 @@ def workflow_automation_context() -> MakeContext:
 
     def make(task: Task, *, try_number: int = 1, **more: Any) -> dict[str, Any]:
         if getattr(task, "wait_for_completion", False):
-            raise ValueError(f"Task {task.task_id} waits for the end of its run: test it with dag.test().")
+            raise ValueError(
+                f"Task {task.task_id} waits for the end of its run: test it with dag.test()."
+            )
         if try_number == 1:
             stores.pop(task.task_id, None)
         store = stores.setdefault(task.task_id, StateStore()) if has_state_store() else None

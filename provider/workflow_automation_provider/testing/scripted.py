@@ -44,7 +44,9 @@ def check_types(owner: Any, values: Mapping[str, Any], secret: Collection[str] =
             _adapter(hint).validate_python(values[name])
         except ValidationError as error:
             found = error.errors(include_url=False)[0]
-            place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"])
+            place = "".join(
+                f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"]
+            )
             # The option of an object may be a secret as well.
             is_secret = {name, *found["loc"]} & {*secret}
             shown = type(found["input"]).__name__ if is_secret else repr(found["input"])

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing._server.server import BackgroundServer
     from workflow_automation_provider.testing.journal import Run, Upload
 
-_INSTALL = (
-    "The local service needs the testing extra: pip install 'airflow-provider-workflow-automation[testing]'"
-)
+_INSTALL = "The local service needs the testing extra: pip install 'airflow-provider-workflow-automation[testing]'"
 
 
 def _url(value: str) -> str:
@@ -78,7 +76,9 @@ class _Server:
             sock = undo.enter_context(listen(self.host, self.port))
             self.port = sock.getsockname()[1]
             stopping = asyncio.Event()
-            server = BackgroundServer(self._make_app(stopping, undo), sock, stopping, *self._certificate)
+            server = BackgroundServer(
+                self._make_app(stopping, undo), sock, stopping, *self._certificate
+            )
             server.start()
             self._undo = undo.pop_all()
         self._running = server
@@ -147,7 +147,9 @@ class LocalService(_Server):
         if len({key.value for key in keys}) < len(keys):
             raise ValueError("Two keys have the same value: use a different value for each key")
         if len({(key.flow_id, key.name) for key in keys}) < len(keys):
-            raise ValueError("Two keys of one flow have the same name: use a different name for each")
+            raise ValueError(
+                "Two keys of one flow have the same name: use a different name for each"
+            )
         if keyfile is not None and certfile is None:
             raise ValueError("keyfile needs a certfile: pass the certificate as well")
         self.keys = tuple(keys)
@@ -194,7 +196,9 @@ class LocalService(_Server):
                 f"The service does not accept {key!r}: pass one of the keys of the service, as a Key"
             )
         extras: dict[str, Any] = {} if key is None else {"flow_id": key.flow_id}
-        if urlsplit(self.url).scheme == "http" and not _is_loopback(urlsplit(self.url).hostname or ""):
+        if urlsplit(self.url).scheme == "http" and not _is_loopback(
+            urlsplit(self.url).hostname or ""
+        ):
             extras["allow_http"] = True
         connection: dict[str, Any] = {"conn_type": "workflow_automation", "host": self.base_url}
         if key is not None:
@@ -230,7 +234,9 @@ class CallbackEndpoint(_Server):
 
     def _make_app(self, stopping: asyncio.Event, undo: contextlib.ExitStack) -> ASGIApp:
         # By its name: it is not part of the local service, and imports Airflow.
-        app: ASGIApp = importlib.import_module("workflow_automation_provider.plugins.callback_endpoint").app
+        app: ASGIApp = importlib.import_module(
+            "workflow_automation_provider.plugins.callback_endpoint"
+        ).app
         return app
 
 

@@ -69,14 +69,18 @@ with dag("soak"):
         ]
 
     # A pool, in which those that wait leave their slots to others.
-    TriggerFlowOperator.partial(task_id="trigger", send_retry_timeout=1, pool="soak").expand_kwargs(cases())
+    TriggerFlowOperator.partial(task_id="trigger", send_retry_timeout=1, pool="soak").expand_kwargs(
+        cases()
+    )
 
 with dag("soak_batch"):
 
     @task
     def batches(dag_run=None) -> list[list[dict[str, str]]]:
         batches, items = dag_run.conf["batches"], dag_run.conf["items"]
-        return [[{"case": f"{dag_run.run_id}/{b}/{n}"} for n in range(items)] for b in range(batches)]
+        return [
+            [{"case": f"{dag_run.run_id}/{b}/{n}"} for n in range(items)] for b in range(batches)
+        ]
 
     TriggerFlowBatchOperator.partial(
         task_id="trigger",

@@ -56,7 +56,9 @@ with DAG("system_upload", schedule=None, default_args=THRICE, **TEST):
 
 with DAG("system_batch", schedule=None, default_args=THRICE, **TEST):
     TriggerFlowBatchOperator(
-        task_id="trigger", batch="{{ dag_run.conf['batch'] }}", output_path="{{ dag_run.conf['output'] }}"
+        task_id="trigger",
+        batch="{{ dag_run.conf['batch'] }}",
+        output_path="{{ dag_run.conf['output'] }}",
     )
 
 with DAG("nightly_report", schedule=None, **TEST):

@@ -34,13 +34,21 @@ def outcome_of(send):
     """Return what a request came to: the run, the response to an upload, or the error."""
     try:
         return send()
-    except (UnidentifiedError, RejectedError, BusyError, NotSentError, OutcomeUnknownError) as error:
+    except (
+        UnidentifiedError,
+        RejectedError,
+        BusyError,
+        NotSentError,
+        OutcomeUnknownError,
+    ) as error:
         return error
 
 
 def client_of(server, **options):
     """Return a client of a server, or of a URL."""
-    return FlowClient(getattr(server, "base_url", server), **{"api_key": KEY, "timeout": 20, **options})
+    return FlowClient(
+        getattr(server, "base_url", server), **{"api_key": KEY, "timeout": 20, **options}
+    )
 
 
 def trigger_flow(client, inputs, flow_id=None, **options):
@@ -80,7 +88,9 @@ class Attempt:
     def send(self, client, value="1"):
         if self.operation == "upload":
             return upload_files(client, "1001", [{"value": value}], "demo-flow")
-        return trigger_flow(client, {"value": value}, "demo-flow" if "path" in self.operation else None)
+        return trigger_flow(
+            client, {"value": value}, "demo-flow" if "path" in self.operation else None
+        )
 
 
 @pytest.fixture(params=PATHS)

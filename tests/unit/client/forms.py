@@ -9,7 +9,9 @@ from urllib.parse import quote, quote_plus
 
 
 def between(separator, every=1):
-    return lambda key: separator.join(key[start : start + every] for start in range(0, len(key), every))
+    return lambda key: separator.join(
+        key[start : start + every] for start in range(0, len(key), every)
+    )
 
 
 def in_base64(before=b"", after=b""):

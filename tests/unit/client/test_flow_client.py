@@ -47,7 +47,9 @@ def test_redirect_is_not_followed(service, client, start, tmp_path):
     assert location in failure.next_step
 
 
-@pytest.mark.parametrize("response", [b"SSH-2.0-x\r\n", b"HTTP/1.1 201 Created\r\nno header\r\n\r\n"])
+@pytest.mark.parametrize(
+    "response", [b"SSH-2.0-x\r\n", b"HTTP/1.1 201 Created\r\nno header\r\n\r\n"]
+)
 def test_response_that_is_not_http(raw_server, start, response):
     server = raw_server(response)
     check(start.send(client_of(server)), OutcomeUnknownError)

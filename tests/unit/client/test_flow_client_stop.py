@@ -51,8 +51,12 @@ class Gate:
 def test_stopped_during_the_tls_handshake(raw_server, trigger, issued):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(issued.certfile)
-    gate = Gate(lambda _: None, lambda connection: context.wrap_socket(connection, server_side=True))
-    client = client_of(raw_server(gate).base_url.replace("http:", "https:"), ca_bundle=str(issued.ca_bundle))
+    gate = Gate(
+        lambda _: None, lambda connection: context.wrap_socket(connection, server_side=True)
+    )
+    client = client_of(
+        raw_server(gate).base_url.replace("http:", "https:"), ca_bundle=str(issued.ca_bundle)
+    )
     ended(gate.send_and_stop(client, trigger), "not sent")
     assert gate.received == b""
 
@@ -66,7 +70,9 @@ def test_stopped_while_a_proxy_opens_the_tunnel(raw_server, trigger):
         return connection
 
     gate = Gate(read_connect, open_tunnel)
-    client = client_of("https://service.example/api", proxy=f"http://127.0.0.1:{raw_server(gate).port}")
+    client = client_of(
+        "https://service.example/api", proxy=f"http://127.0.0.1:{raw_server(gate).port}"
+    )
     ended(gate.send_and_stop(client, trigger), "not sent via the connection's proxy")
     assert gate.received == b""
 

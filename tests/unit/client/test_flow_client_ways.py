@@ -25,7 +25,11 @@ PROXY = "http://proxy.example:3128"
         ({"HTTPS_PROXY": PROXY}, HTTP, None),
         ({"ALL_PROXY": "http://other", "HTTP_PROXY": "proxy.example:3128"}, HTTP, PROXY),
         ({"HTTPS_PROXY": PROXY, "NO_PROXY": "a, .example"}, HTTPS, None),
-        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "host.example:8443"}, "https://host.example:8443/api", None),
+        (
+            {"HTTPS_PROXY": PROXY, "NO_PROXY": "host.example:8443"},
+            "https://host.example:8443/api",
+            None,
+        ),
     ],
 )
 def test_proxy_of_the_environment(monkeypatch, variables, url, proxy):

@@ -23,7 +23,11 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 
 valid_text = st.text(st.characters(exclude_categories=["Cs"]))
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | valid_text,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | valid_text,
     lambda inner: st.lists(inner) | st.dictionaries(valid_text, inner),
     max_leaves=20,
 )
@@ -122,6 +126,9 @@ def test_containers_that_cannot_be_sent(value, path, words):
 
 
 def test_what_is_too_large_for_python():
-    for value, words in ((DEEP, "inputs is nested"), ([10**5000], r"inputs\.a\[0\] has more digits")):
+    for value, words in (
+        (DEEP, "inputs is nested"),
+        ([10**5000], r"inputs\.a\[0\] has more digits"),
+    ):
         with pytest.raises(InvalidRequestError, match=words):
             encode("inputs", {"a": value})

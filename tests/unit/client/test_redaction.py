@@ -23,7 +23,9 @@ from workflow_automation_provider.client.redaction import (
 from .conftest import KEY
 from .forms import FORMS
 
-KEYS = st.text(string.ascii_letters + string.digits + string.punctuation, min_size=8, max_size=40).filter(
+KEYS = st.text(
+    string.ascii_letters + string.digits + string.punctuation, min_size=8, max_size=40
+).filter(
     # Not a key that is little more than signs, or escape sequences itself.
     lambda key: len(re.sub(r"[%\\&]\w*|\W|_", "", key)) >= 6
 )
@@ -32,7 +34,9 @@ ESCAPES = (
     *("&#{};", "&#x{:X};", "&amp;#{:d};"),
 )
 AROUND = st.lists(
-    st.sampled_from([" ", ".", ": ", '"', "'", "(", ")", "\n", "日", "?key:", "&key:", "the key is ", "{}"]),
+    st.sampled_from(
+        [" ", ".", ": ", '"', "'", "(", ")", "\n", "日", "?key:", "&key:", "the key is ", "{}"]
+    ),
     max_size=6,
 ).map("".join)
 
@@ -114,7 +118,12 @@ def test_short_key_is_searched_for_as_a_word(key):
 @pytest.mark.parametrize("key", ["a-b-c-d-e-f", "secret", "demo-key"])
 def test_key_of_six_letters_is_searched_for_among_letters(key):
     redactor = Redactor([], key=key)
-    for text in (f"a{key}b", " ".join(key), quote_plus(f"({key})"), base64.b64encode(key.encode()).decode()):
+    for text in (
+        f"a{key}b",
+        " ".join(key),
+        quote_plus(f"({key})"),
+        base64.b64encode(key.encode()).decode(),
+    ):
         assert redactor.text(f"... {text} ...") == WITHHELD
     assert redactor.text(key[:-1]) == key[:-1]
 
@@ -205,7 +214,10 @@ def test_time_is_linear_in_the_length_of_hostile_texts(piece):
         ("?url:http://host/a?b", "?url:http://host/a?***"),
         ("s3://conn_id@bucket/a?.csv", "s3://conn_id@bucket/a?.csv"),
         ("http://host:80/a@b", "http://host:80/a@b"),
-        ("(url='HTTPS://u:pw@host:1/f?sig=a%20b'), next", "(url='HTTPS://u:***@host:1/f?***'), next"),
+        (
+            "(url='HTTPS://u:pw@host:1/f?sig=a%20b'), next",
+            "(url='HTTPS://u:***@host:1/f?***'), next",
+        ),
         ("no URL: a@b?c", "no URL: a@b?c"),
         ("http://u:@host/", "http://u:@host/"),
         ("http://h/a? https://h/b?c.", "http://h/a? https://h/b?***."),
@@ -215,7 +227,9 @@ def test_credentials_of_urls_are_left_out(text, shown):
     assert without_credentials(text) == shown
 
 
-SECRETS = st.text(string.ascii_letters + string.digits + ":/@?&=+%", min_size=4).map("hush{}".format)
+SECRETS = st.text(string.ascii_letters + string.digits + ":/@?&=+%", min_size=4).map(
+    "hush{}".format
+)
 
 
 @given(AROUND, SECRETS, SECRETS, AROUND)

@@ -122,7 +122,9 @@ PAGE = Path(__file__).parents[3] / "docs" / "promises.md"
     [("BusyError", UPLOAD, {"retry-after": "1"}), ("OutcomeUnknownError", BY_KEY, {})],
 )
 def test_the_page_names_the_statuses(kind, operation, headers):
-    (row,) = re.findall(rf"^\| `{kind}` \| (.+?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    (row,) = re.findall(
+        rf"^\| `{kind}` \| (.+?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    )
     found = {
         status
         for status in range(300, 600)
@@ -175,7 +177,8 @@ def test_retry_after(monkeypatch, value, seconds):
     st.text()
     | st.integers().map(str)
     | st.from_regex(
-        r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{1,5} \d\d:\d\d:\d\d( [A-Z]{1,4}| [+-]\d{4})?", fullmatch=True
+        r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{1,5} \d\d:\d\d:\d\d( [A-Z]{1,4}| [+-]\d{4})?",
+        fullmatch=True,
     )
 )
 def test_retry_after_never_fails(value):
@@ -292,7 +295,11 @@ def test_a_run_id_is_needed_by_path_only(body, why):
 @pytest.mark.parametrize("run_id", [" a ", -7, 9007199254740993, 2**70])
 def test_run_id_is_kept_digit_for_digit(run_id):
     run = run_of({"run_id": run_id, "run_link": "https://x.example/7"})
-    assert (run.run_id, run.run_link, run.flow_id) == (str(run_id), "https://x.example/7", "demo-flow")
+    assert (run.run_id, run.run_link, run.flow_id) == (
+        str(run_id),
+        "https://x.example/7",
+        "demo-flow",
+    )
 
 
 @given(st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False))

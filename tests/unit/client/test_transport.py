@@ -97,7 +97,9 @@ def test_no_time_is_left_after_the_deadline():
 
 def test_proxy_that_drips_its_response_to_connect(raw_server, released, start):
     proxy = raw_server(dripping(released, b"HTTP/1.1 200 OK\r\nX-Long: ", b"x"))
-    client = client_of("https://service.example/api", timeout=SHORT, proxy=f"http://127.0.0.1:{proxy.port}")
+    client = client_of(
+        "https://service.example/api", timeout=SHORT, proxy=f"http://127.0.0.1:{proxy.port}"
+    )
     check(start.send(client), NotSentError, "not sent via the connection's proxy", "timeout")
 
 
@@ -181,9 +183,15 @@ def sends(monkeypatch):
 
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [(TimeoutError("alarm"), Run), (OSError("handler"), Run), (ValueError("handler"), OutcomeUnknownError)],
+    [
+        (TimeoutError("alarm"), Run),
+        (OSError("handler"), Run),
+        (ValueError("handler"), OutcomeUnknownError),
+    ],
 )
-def test_a_signal_handler_does_not_tell_that_the_last_byte_did_not_go(client, trigger, sends, error, kind):
+def test_a_signal_handler_does_not_tell_that_the_last_byte_did_not_go(
+    client, trigger, sends, error, kind
+):
     def interrupt(_):
         if b"".join(sends).endswith(b'"}}'):
             raise error
@@ -201,7 +209,9 @@ def interrupt_with(error):
     return interrupt
 
 
-@pytest.mark.parametrize("error", [TimeoutError("alarm"), OSError("handler"), ValueError("handler")])
+@pytest.mark.parametrize(
+    "error", [TimeoutError("alarm"), OSError("handler"), ValueError("handler")]
+)
 def test_what_is_interrupted_before_its_last_byte_was_not_sent(service, start, sends, error):
     sends.interrupt = interrupt_with(error)
     check(start.send(client_of(service, timeout=SHORT), "x" * 300_000), NotSentError, "aborted")
@@ -238,7 +248,9 @@ def test_the_last_byte_is_announced(service, client, sends, size):
     def before_last_byte():
         announced.append(b"".join(sends))
 
-    outcome = trigger_flow(client, {"value": "x" * size}, "demo-flow", before_last_byte=before_last_byte)
+    outcome = trigger_flow(
+        client, {"value": "x" * size}, "demo-flow", before_last_byte=before_last_byte
+    )
     assert isinstance(outcome, Run)
     (before,) = announced
     assert b"".join(sends) == before + b"}"

@@ -139,14 +139,18 @@ def test_a_response_that_is_not_of_its_request_leaves_a_doubt_and_ends_its_conne
     with client.keep_connections():
         assert trigger(client) == "r0"
         check(trigger_flow(client, {}), OutcomeUnknownError, *words)
-        while server.requests < 2:  # the server may see the second one later than the client its response
+        while (
+            server.requests < 2
+        ):  # the server may see the second one later than the client its response
             time.sleep(0.01)
         assert (server.connections, server.requests) == (1, 2)
         assert trigger(client) in ("r1", "r2")
     assert server.connections == 2
 
 
-@pytest.mark.parametrize("status", ["422 Unprocessable Content", "429 Too Many Requests", "201 Created"])
+@pytest.mark.parametrize(
+    "status", ["422 Unprocessable Content", "429 Too Many Requests", "201 Created"]
+)
 def test_a_response_without_a_run_ends_its_connection(serve, runs, status):
     """If it is sent twice, nothing tells: the response to the next request must not be taken for that of another."""
 

@@ -17,7 +17,11 @@ from hypothesis import strategies as st
 from workflow_automation_provider.client import files
 from workflow_automation_provider.client.checks import DEFAULT_FILE_FORMAT
 from workflow_automation_provider.client.files import File, upload_bodies
-from workflow_automation_provider.exceptions import Accepted, FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    FileUnavailableError,
+    InvalidRequestError,
+)
 
 from .conftest import client_of, trigger_flow, upload_files
 
@@ -35,7 +39,12 @@ def on_disk(path, content_type="application/octet-stream"):
         return state.st_size, state.st_mtime_ns, state.st_ino
 
     return File(
-        path.name, path.stat().st_size, content_type, repr(str(path)), lambda: path.open("rb"), fingerprint
+        path.name,
+        path.stat().st_size,
+        content_type,
+        repr(str(path)),
+        lambda: path.open("rb"),
+        fingerprint,
     )
 
 
@@ -66,9 +75,13 @@ def expected(word, name, content, content_type):
     }[word]
 
 
-text_names = st.text(st.characters(codec="utf-8")) | st.sampled_from(['"', "a\nb", "😀", "\\", "\x00"])
+text_names = st.text(st.characters(codec="utf-8")) | st.sampled_from(
+    ['"', "a\nb", "😀", "\\", "\x00"]
+)
 any_name = text_names | st.sampled_from(["\udcff.txt", "\ud800"])  # those of files may be no text
-formats = st.dictionaries(st.text(), st.sampled_from(WORDS), min_size=1, max_size=6) | st.sampled_from(WORDS)
+formats = st.dictionaries(
+    st.text(), st.sampled_from(WORDS), min_size=1, max_size=6
+) | st.sampled_from(WORDS)
 
 
 @given(
@@ -86,7 +99,8 @@ def test_any_files_in_any_format(given_files, file_format):
             assert element == expected(file_format, name, text.encode(), kind)
         else:
             assert element == {
-                field: expected(word, name, text.encode(), kind) for field, word in file_format.items()
+                field: expected(word, name, text.encode(), kind)
+                for field, word in file_format.items()
             }
             assert list(element) == list(file_format)
 
@@ -173,7 +187,9 @@ def test_file_that_changes_while_it_is_sent(service, client, started, tmp_path, 
     broken_off(service, client, started, path, changed_within(path, change), {})
 
 
-@pytest.mark.parametrize(("size", "change"), [(0, grow), (0, os.unlink), (SIZE, grow), (SIZE, shrink)])
+@pytest.mark.parametrize(
+    ("size", "change"), [(0, grow), (0, os.unlink), (SIZE, grow), (SIZE, shrink)]
+)
 def test_file_that_changed_before_it_is_sent(service, client, started, tmp_path, change, size):
     path = tmp_path / "data"
     path.write_bytes(b"x" * size)
@@ -187,7 +203,9 @@ def test_source_that_cannot_be_read(service, client, started, error):
     def fail():
         raise error
 
-    broken_off(service, client, started, "s3://bucket/a", {}, File("a", 9, "x/y", "s3://bucket/a", fail))
+    broken_off(
+        service, client, started, "s3://bucket/a", {}, File("a", 9, "x/y", "s3://bucket/a", fail)
+    )
 
 
 # What is handed over ------------------------------------------------------------------------------------
@@ -198,7 +216,9 @@ def test_pieces_are_not_large(tmp_path):
     path = tmp_path / "large"
     with path.open("wb") as stream:
         stream.truncate(5_000_000)
-    body = body_of([on_disk(path), *(in_memory(b"x" * 1000, str(number)) for number in range(1000))])
+    body = body_of(
+        [on_disk(path), *(in_memory(b"x" * 1000, str(number)) for number in range(1000))]
+    )
     counted: list[int] = []
     pieces = [*map(len, body.pieces(counted.append))]
     assert max(pieces) < 1_000_000
@@ -212,7 +232,10 @@ def test_pieces_are_not_large(tmp_path):
 def split_into(elements, file_format=DEFAULT_FILE_FORMAT, **limits):
     """Split elements, and return those of each request."""
     bodies = upload_bodies("flow", "run", elements, file_format, **limits)
-    return [[json.loads(one) if isinstance(one, bytes) else one for one in body.files] for body in bodies]
+    return [
+        [json.loads(one) if isinstance(one, bytes) else one for one in body.files]
+        for body in bodies
+    ]
 
 
 elements_to_split = st.lists(
@@ -223,7 +246,9 @@ elements_to_split = st.lists(
 any_format = st.sampled_from(["base64", "size", DEFAULT_FILE_FORMAT])
 
 
-@given(elements_to_split, any_format, st.none() | st.integers(1, 5), st.none() | st.integers(60, 900))
+@given(
+    elements_to_split, any_format, st.none() | st.integers(1, 5), st.none() | st.integers(60, 900)
+)
 @settings(max_examples=3 * settings().max_examples)
 def test_split_is_in_order_within_the_limits_and_greedy(elements, file_format, count, size):
     limits = {"files_per_request": count, "max_request_bytes": size}

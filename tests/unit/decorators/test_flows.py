@@ -63,7 +63,9 @@ class TestInputs:
 
         now = context()
         operator_of(cast("Any", trigger)("Ada", task="mine")).execute(now)
-        assert inputs_of(service) == [{"customer": "Ada", "of": "trigger", "task": "mine", "more": True}]
+        assert inputs_of(service) == [
+            {"customer": "Ada", "of": "trigger", "task": "mine", "more": True}
+        ]
         assert now["task"] != "mine"
 
     def test_the_function_may_write_the_files(self, service, store, context, function, tmp_path):
@@ -73,7 +75,9 @@ class TestInputs:
         assert [file["name"] for upload in service.uploads for file in upload.files] == ["rows.csv"]
 
     @pytest.mark.parametrize("text", ["{{ n }}", "{% for", "report.sql"])
-    def test_text_that_looks_like_a_template_is_sent_as_it_is(self, service, context, function, text):
+    def test_text_that_looks_like_a_template_is_sent_as_it_is(
+        self, service, context, function, text
+    ):
         """It may come from outside, and a template can read variables and connections."""
         returned = {text: [text, {"deep": text}]}
         function.returns = [returned]
@@ -95,7 +99,9 @@ class TestInputs:
         ("fault", "state", "is_shown"),
         [(None, "success", True), ("reject", "failed", True), ("busy", "up_for_retry", False)],
     )
-    def test_are_shown_unless_the_task_is_retried(self, service, context, function, fault, state, is_shown):
+    def test_are_shown_unless_the_task_is_retried(
+        self, service, context, function, fault, state, is_shown
+    ):
         if fault:
             service.faults.add(fault)
         operator = function.operator()
@@ -141,7 +147,11 @@ class TestTries:
 
 @pytest.mark.parametrize(
     "error",
-    [AirflowSkipException("nothing to do"), OutcomeUnknownError("of something else"), WithoutTextError()],
+    [
+        AirflowSkipException("nothing to do"),
+        OutcomeUnknownError("of something else"),
+        WithoutTextError(),
+    ],
     ids=lambda error: type(error).__name__,
 )
 def test_errors_of_the_function_stay_as_they_are(service, store, context, function, error):

@@ -63,7 +63,9 @@ def histories(draw):
         for _ in range(draw(st.integers(0, 6))):
             number = draw(st.integers(0, 20))
             # In any order: an item may come back that was not started.
-            done = [opened.pop(draw(st.integers(0, len(opened) - 1))) for _ in range(number) if opened]
+            done = [
+                opened.pop(draw(st.integers(0, len(opened) - 1))) for _ in range(number) if opened
+            ]
             more, unopened = unopened[:number], unopened[number:]
             opened += more
             writes.append((more, done))
@@ -129,7 +131,10 @@ def test_an_interruption_at_a_new_entry_leaves_no_gap(context, store, monkeypatc
         with pytest.raises(KeyboardInterrupt):
             record.write([], [started(1)])
     record.write([], [started(1)])
-    assert [*store.entries] == ["workflow_automation_batch_000000", "workflow_automation_batch_000001"]
+    assert [*store.entries] == [
+        "workflow_automation_batch_000000",
+        "workflow_automation_batch_000001",
+    ]
     assert state(record_of(context, store))[1] == started(1)
 
 

@@ -31,10 +31,14 @@ JSON = st.recursive(
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(codec="utf-8")),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner)
+    ),
     max_leaves=8,
 )
-BATCHES = st.lists(st.dictionaries(st.text(st.characters(codec="utf-8")), JSON, max_size=3), max_size=9)
+BATCHES = st.lists(
+    st.dictionaries(st.text(st.characters(codec="utf-8")), JSON, max_size=3), max_size=9
+)
 
 
 def read(batch, flow_id=None):
@@ -81,7 +85,9 @@ def test_a_long_sequence_is_read_in_slices():
     assert Lazy.slices == 4
 
 
-@pytest.mark.parametrize("make", [str, lambda path: path, lambda path: ObjectStoragePath(f"file://{path}")])
+@pytest.mark.parametrize(
+    "make", [str, lambda path: path, lambda path: ObjectStoragePath(f"file://{path}")]
+)
 def test_a_path_is_read_each_time(tmp_path, make):
     path = tmp_path / "batch.jsonl"
     path.write_text('{"n": 1}')

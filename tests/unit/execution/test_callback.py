@@ -35,7 +35,9 @@ VALUES = st.recursive(
     | st.integers(-(2**63), 2**64 - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
     | TEXT,
-    lambda inner: st.lists(inner) | st.dictionaries(TEXT.filter(lambda name: name not in RESERVED), inner),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(TEXT.filter(lambda name: name not in RESERVED), inner)
+    ),
 )
 
 ENDS = st.builds(
@@ -64,7 +66,9 @@ def sent(said):
 
 @given(SAID, st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]), st.booleans())
 def test_what_is_said_is_what_is_read(said, encoding, drops_nulls):
-    document = {name: value for name, value in sent(said).items() if value is not None or not drops_nulls}
+    document = {
+        name: value for name, value in sent(said).items() if value is not None or not drops_nulls
+    }
     assert read(json.dumps(document).encode(encoding)) == said
 
 
@@ -129,13 +133,19 @@ def test_what_may_be_a_token_names_a_task(text):
     assert text.startswith(base64.urlsafe_b64encode(task_of(text).bytes[:15]).decode())
 
 
-@pytest.mark.parametrize("text", ["", "a" * 63, "a" * 65, "a" * 63 + "\n", "a" * 63 + "=", "é" * 64])
+@pytest.mark.parametrize(
+    "text", ["", "a" * 63, "a" * 65, "a" * 63 + "\n", "a" * 63 + "=", "é" * 64]
+)
 def test_what_is_no_token(text):
     assert not is_token(text)
 
 
-@pytest.mark.parametrize("text", ["{}", "at /team/workflow-automation/callback?token={}, {}", "{}/"])
-@pytest.mark.parametrize("encode", [str, lambda token: base64.b64encode(token.encode()).decode(), quote])
+@pytest.mark.parametrize(
+    "text", ["{}", "at /team/workflow-automation/callback?token={}, {}", "{}/"]
+)
+@pytest.mark.parametrize(
+    "encode", [str, lambda token: base64.b64encode(token.encode()).decode(), quote]
+)
 def test_what_is_said_is_without_the_token(text, encode):
     token = new_token(uuid4())
     said = text.replace("{}", encode(token))

@@ -7,10 +7,26 @@ from datetime import timedelta
 
 import pytest
 
-from workflow_automation_provider.exceptions import BusyError, NotSentError, RejectedError, UnidentifiedError
+from workflow_automation_provider.exceptions import (
+    BusyError,
+    NotSentError,
+    RejectedError,
+    UnidentifiedError,
+)
 from workflow_automation_provider.execution.ledger import ENTERED
 
-from ..starts import MAYBE, after_sending, before, claims, entries, mentions, struck, trigger, triggers, waits
+from ..starts import (
+    MAYBE,
+    after_sending,
+    before,
+    claims,
+    entries,
+    mentions,
+    struck,
+    trigger,
+    triggers,
+    waits,
+)
 
 STOPPED = "claims its start from now on is told to stop"
 
@@ -36,7 +52,9 @@ def at_the_third_look(what):
 def is_stopped(task):
     """Have the run of the last start be told to stop."""
     *_, start = entries(task, "workflow_automation_start/").values()
-    task.rows.enter(f"workflow_automation_run/{start['token']}", {"stopped": "2026-01-01T00:00:00+00:00"})
+    task.rows.enter(
+        f"workflow_automation_run/{start['token']}", {"stopped": "2026-01-01T00:00:00+00:00"}
+    )
 
 
 class TestDoubt:
@@ -87,7 +105,9 @@ class TestDoubt:
     def test_a_response_that_is_recorded_once_it_is_closed_does_not_count(self, world):
         task = struck(world, claims())
         task.try_(
-            lambda call: "kill after" if (call.kind, "_frozen/" in call.name) == ("set", True) else None
+            lambda call: (
+                "kill after" if (call.kind, "_frozen/" in call.name) == ("set", True) else None
+            )
         )
         outcome = {"kind": "run", "at": "2026-01-01T00:00:00+00:00", "run": {"run_id": "1001"}}
         task.rows.enter("workflow_automation_outcome/1/0", outcome)
@@ -112,9 +132,13 @@ class TestDoubt:
         assert (error.code, STOPPED in str(error)) == (code, is_closed)
         assert (asks(task), triggers(task)) == (404 if is_closed else 200, 1)
 
-    @pytest.mark.parametrize(("make", "what"), [(claims, "lost"), (claims, "fail after"), (trigger, None)])
+    @pytest.mark.parametrize(
+        ("make", "what"), [(claims, "lost"), (claims, "fail after"), (trigger, None)]
+    )
     def test_a_close_that_fails_leaves_the_doubt(self, world, make, what):
-        task = struck(world, make(retries=0), at=lambda call: what if "_frozen/" in call.name else None)
+        task = struck(
+            world, make(retries=0), at=lambda call: what if "_frozen/" in call.name else None
+        )
         assert ("could not be settled" in task.last.log) is bool(what)
         assert (task.last.error.code, "next try" in task.last.said) == ("start-unknown", False)
 
@@ -133,7 +157,10 @@ class TestDoubt:
         log = task.try_(at_the_third_look(lambda: asks(task))).log
         run = task.flow.runs[0].run_id
         assert (task.last.result["run_id"], triggers(task)) == (run, 1)
-        assert (len(re.findall(r"Waiting up to \d\d s", log)), f"Run {run} has claimed" in log) == (1, True)
+        assert (len(re.findall(r"Waiting up to \d\d s", log)), f"Run {run} has claimed" in log) == (
+            1,
+            True,
+        )
         assert "No run has claimed" not in log
         assert "run_id is unknown" not in log
 
@@ -194,7 +221,9 @@ class TestNothing:
         task = world(claims(retries=retries))
         task.faults.add("status_after", status=status)
         said = []
-        task.try_(before("set", f"workflow_automation_{when}", lambda: said.append(asks(task)), nth=nth))
+        task.try_(
+            before("set", f"workflow_automation_{when}", lambda: said.append(asks(task)), nth=nth)
+        )
         has_claimed = told == 200
         assert (said, triggers(task)) == ([told], 1)
         assert task.state == ("success" if has_claimed else "failed")
@@ -212,7 +241,8 @@ class TestMarked:
 
 class TestClear:
     @pytest.mark.parametrize(
-        ("make", "has_claimed", "keep"), [(claims, False, True), (claims, True, False), (waits, True, True)]
+        ("make", "has_claimed", "keep"),
+        [(claims, False, True), (claims, True, False), (waits, True, True)],
     )
     def test_starts_over_and_stops_the_run_of_before(self, world, make, has_claimed, keep):
         """On 3.4 too, whether the entries are kept."""
@@ -301,7 +331,11 @@ class TestEntered:
 
         def lost(call):
             enters(call)
-            return "lost" if entered and call.kind == "get" and call.name.endswith("start/1/0") else None
+            return (
+                "lost"
+                if entered and call.kind == "get" and call.name.endswith("start/1/0")
+                else None
+            )
 
         for at in (None, lost):
             task.mark("failed")

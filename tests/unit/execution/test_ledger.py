@@ -55,14 +55,20 @@ def start(**fields):
 def facts_of_starts():
     """Yield every combination of facts that can be."""
     yield None
-    for max_tries, request, run, earlier in product((3, 4), ("a", "b"), (None, RUN), ("", "Try 0 …")):
+    for max_tries, request, run, earlier in product(
+        (3, 4), ("a", "b"), (None, RUN), ("", "Try 0 …")
+    ):
         fields = {"max_tries": max_tries, "request": request, "run": run, "earlier": earlier}
         for outcome in OUTCOMES if run is None else [None]:
             yield Facts(start=start(**fields), outcome=outcome)
             for spoken, (frozen, closed) in product(SPOKEN, ((NO, NO), (YES, NO), (YES, YES))):
                 given_out = start(**fields, token="d")
                 yield Facts(
-                    start=given_out, outcome=outcome, spoken=spoken, is_frozen=frozen, is_closed=closed
+                    start=given_out,
+                    outcome=outcome,
+                    spoken=spoken,
+                    is_frozen=frozen,
+                    is_closed=closed,
                 )
 
 
@@ -86,7 +92,11 @@ ROWS = [
         lambda f, a, _: a.is_named and not f.start.run and f.start.request != a.request,
         Decision.CHANGED,
     ),
-    ("told to stop, and not entered", lambda f, *_: f.spoken.stopped and not f.start.run, Decision.SEND),
+    (
+        "told to stop, and not entered",
+        lambda f, *_: f.spoken.stopped and not f.start.run,
+        Decision.SEND,
+    ),
     (
         "its run failed, and is to be started again",
         lambda f, a, _: a.replaces_failed and f.spoken.end and f.spoken.end.status == "failed",
@@ -133,7 +143,9 @@ def test_decide_takes_the_first_row_that_fits():
     assert fitted == {row for row, *_ in ROWS}
 
 
-@pytest.mark.parametrize("last", [None, Facts(start=start(), outcome=Outcome(kind="run", at=AT, run=RUN))])
+@pytest.mark.parametrize(
+    "last", [None, Facts(start=start(), outcome=Outcome(kind="run", at=AT, run=RUN))]
+)
 def test_a_person_may_enter_any_run_where_no_start_gave_out_a_token(last):
     assert why_not("2", last, []) is None
     for spoken in (Spoken(refused=["2"]), Spoken(claim=Claim(AT, "1"))):
@@ -194,7 +206,10 @@ SPEECH = st.builds(
 KINDS = st.sampled_from(["run", "nothing", "unidentified"])
 
 
-@given(STARTS, st.builds(Outcome, kind=KINDS, at=TIMES, run=st.none() | RUNS, reason=st.just("") | TEXTS))
+@given(
+    STARTS,
+    st.builds(Outcome, kind=KINDS, at=TIMES, run=st.none() | RUNS, reason=st.just("") | TEXTS),
+)
 def test_a_start_and_its_outcome_are_read_as_written(start, outcome):
     assert Start.of(start.place, stored(start)) == start
     assert Outcome.of(stored(outcome)) == outcome

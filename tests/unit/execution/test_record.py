@@ -20,7 +20,9 @@ def calls(*processes, kinds=("get", "set", "delete")):
 
 @pytest.mark.parametrize(("make", "count"), [(trigger, 4), (claims, 5), (waits, 4)])
 @pytest.mark.parametrize("is_busy", [False, True])
-def test_a_start_reads_and_writes_little_and_a_busy_service_costs_nothing(world, make, count, is_busy):
+def test_a_start_reads_and_writes_little_and_a_busy_service_costs_nothing(
+    world, make, count, is_busy
+):
     task = world(make(send_retry_timeout=60))
     if is_busy:
         task.faults.add("busy", retry_after="1")
@@ -43,10 +45,14 @@ def test_a_retry_returns_a_claimed_run_or_closes_and_sends(world, is_claimed):
     assert not any("_probe/" in call.name for call in again.calls), "the earlier try has a start"
     assert (calls(again, kinds=["set"]) == []) is is_claimed
     assert len(calls(again, kinds=["states"])) == 1 - is_claimed
-    assert all("+00:00" in entry["at"] for entry in entries(task, "workflow_automation_frozen/").values())
+    assert all(
+        "+00:00" in entry["at"] for entry in entries(task, "workflow_automation_frozen/").values()
+    )
 
 
-@pytest.mark.parametrize(("make", "lost", "reads"), [(trigger, 0, 0), (claims, 0, 1), (claims, 1, 2)])
+@pytest.mark.parametrize(
+    ("make", "lost", "reads"), [(trigger, 0, 0), (claims, 0, 1), (claims, 1, 2)]
+)
 def test_what_a_retry_reads_of_its_run(world, make, lost, reads):
     task, left = world(make()), iter(["lost"] * lost)
     task.try_({5: "kill"})
@@ -133,12 +139,17 @@ def test_one_read_that_finds_nothing_starts_no_second_run_beside_the_first(world
         if word:
             assert task.flow.says(word, run_id=True) == 200
         seen = iter(range(999))
-        process = task.try_(lambda call: "lost" if call.kind == "get" and next(seen) == at else None)  # noqa: B023
+        process = task.try_(
+            lambda call: "lost" if call.kind == "get" and next(seen) == at else None
+        )  # noqa: B023
         for _ in range(3):
             task.try_() if task.state in ("up_for_retry", "awaiting_input") else None
         last, at = len(calls(process, kinds=["get"])), at + 1
         if scene == "doubt":
-            assert [task.flow.says("started", run) for run in range(len(task.flow.runs))][:-1] in ([], [404])
+            assert [task.flow.says("started", run) for run in range(len(task.flow.runs))][:-1] in (
+                [],
+                [404],
+            )
         else:
             assert len(task.flow.runs) == 1, at
             assert task.state == ("failed" if "killed" in scene else "success"), at
@@ -157,7 +168,11 @@ def test_a_person_s_run_is_written_with_the_start_that_gave_out_its_token(world)
         task.try_()
         assert task.state == "awaiting_input"
         (gave, *_), taken = entries(task, START).values(), entries(task, START)[place]
-        assert (taken["run"], taken["giver"], taken["token"]) == ({"run_id": run}, [2, 0], gave["token"])
+        assert (taken["run"], taken["giver"], taken["token"]) == (
+            {"run_id": run},
+            [2, 0],
+            gave["token"],
+        )
         assert (taken["conn_id"], "run" in gave) == (gave["conn_id"], False)
         assert f"{START}2/0" in [call.name for call in calls(task.last, kinds=["set"])]
         assert ENTERED not in task.rows.entries

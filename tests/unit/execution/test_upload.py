@@ -58,7 +58,12 @@ def write(tmp_path):
 
 
 def upload(*files, **arguments):
-    defaults = {"task_id": "upload", "run_id": "1001", "file_format": "name", "send_retry_timeout": 0}
+    defaults = {
+        "task_id": "upload",
+        "run_id": "1001",
+        "file_format": "name",
+        "send_retry_timeout": 0,
+    }
     return UploadFilesOperator(**{**defaults, "files": list(files), **arguments})
 
 
@@ -92,7 +97,11 @@ class TestRequests:
     @pytest.mark.parametrize(
         ("of_connection", "of_operator", "sent"),
         [
-            ({}, None, {"name": "a", "content_type": "application/octet-stream", "content": "eA=="}),
+            (
+                {},
+                None,
+                {"name": "a", "content_type": "application/octet-stream", "content": "eA=="},
+            ),
             ({"file_format": {"file": "name"}}, None, {"file": "a"}),
             ({"file_format": {"file": "name"}}, {"bytes": "size"}, {"bytes": 1}),
         ],
@@ -105,7 +114,9 @@ class TestRequests:
         assert uploaded(service) == [[sent]]
 
     @pytest.mark.parametrize(("spare", "requests"), [(0, [["a", "b"]]), (-1, [["a"], ["b"]])])
-    def test_max_request_bytes_is_of_the_body_in_its_format(self, service, context, write, spare, requests):
+    def test_max_request_bytes_is_of_the_body_in_its_format(
+        self, service, context, write, spare, requests
+    ):
         limit = len('{"flow_id":"demo-flow","run_id":"1001","files":["a","b"]}') + spare
         upload(write("a"), write("b"), max_request_bytes=limit).execute(context(task_id="upload"))
         assert uploaded(service) == requests
@@ -159,7 +170,12 @@ def test_state_result_and_log_are_bounded(service, store, attempt, log):
     result = upload(*rows, files_per_request=50).execute(attempt())
     assert store.entries[KEY]["confirmed"] == result["request_count"] == 22
     assert len(store.entries[KEY]["responses"]) == len(result["requests"]) == 20
-    assert result["requests"][0] == {"files": [None] * 20, "count": 50, "bytes": 0, "response": long[:-1]}
+    assert result["requests"][0] == {
+        "files": [None] * 20,
+        "count": 50,
+        "bytes": 0,
+        "response": long[:-1],
+    }
     assert mentions(log(), "1,100 files", "a mapping, a mapping", "and 1,090 more")
 
 
@@ -198,7 +214,9 @@ class TestLog:
         told = [number for number in range(1, 13) if f"Request {number} of 12 confirmed" in text]
         assert told == [3, 6, 9, 12]
         assert text.count("1 file received") == 4
-        assert mentions(text, "12 files of 12 bytes for run 1001", "a, b, c, d, e, f, g, h, i, j and 2 more")
+        assert mentions(
+            text, "12 files of 12 bytes for run 1001", "a, b, c, d, e, f, g, h, i, j and 2 more"
+        )
 
     def test_sizes(self):
         found = [uploads.mebibytes(size) for size in (0, MIB / 10 - 1, 1234.56 * MIB)]
@@ -234,7 +252,9 @@ class TestTries:
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
         for number in (1, 2):
-            service.faults.add("delay", operation="upload", seconds=0)  # the first request gets through
+            service.faults.add(
+                "delay", operation="upload", seconds=0
+            )  # the first request gets through
             service.faults.add("busy", operation="upload")
             with pytest.raises(BusyError):
                 upload_rows(1, 2, 3).execute(attempt(try_number=number))

@@ -20,7 +20,17 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution import callback
 
-from ..starts import after_sending, before, claims, entries, later, mentions, trigger, triggers, waits
+from ..starts import (
+    after_sending,
+    before,
+    claims,
+    entries,
+    later,
+    mentions,
+    trigger,
+    triggers,
+    waits,
+)
 
 CONNECTION = "AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT"
 FILES = [{"name": "a"}]
@@ -51,7 +61,10 @@ def parked(world):
     [
         ({"stopped": "2026-01-01T00:00:00Z"}, "it was told to stop"),
         ({"refused": ["RUN"]}, "it was told to stop"),
-        ({"claim": {"at": "2026-01-01T00:00:00Z", "run_id": "another"}}, "another run has the task"),
+        (
+            {"claim": {"at": "2026-01-01T00:00:00Z", "run_id": "another"}},
+            "another run has the task",
+        ),
     ],
 )
 def test_a_run_that_a_person_entered_must_keep_the_task(world, spoken, why):
@@ -65,7 +78,9 @@ def test_a_run_that_a_person_entered_must_keep_the_task(world, spoken, why):
     start = entries(task, "workflow_automation_start/")["2/0"]
     assert (waiting(task)["entered"], waiting(task)["since"]) == (run, start["at"])
     token = start["token"]
-    task.rows.enter(f"workflow_automation_run/{token}", json.loads(json.dumps(spoken).replace("RUN", run)))
+    task.rows.enter(
+        f"workflow_automation_run/{token}", json.loads(json.dumps(spoken).replace("RUN", run))
+    )
     assert f"run {run}, which a person entered: {why}" in str(task.try_().error)
     assert (task.state, triggers(task)) == ("failed", 1)
 
@@ -109,7 +124,10 @@ def test_a_word_without_a_time_zone_is_read_as_utc(parked):
 @pytest.mark.parametrize("result", [None, False, {"a": [{"ä\n😀": None}, [-0.5, 2**64 - 1]]}])
 def test_what_the_flow_returns_comes_out_unchanged(parked, result):
     task = parked()
-    assert task.flow.says("success", run_id=True, result=result, message="all there\nRun 9 failed") == 200
+    assert (
+        task.flow.says("success", run_id=True, result=result, message="all there\nRun 9 failed")
+        == 200
+    )
     ended = task.try_()
     run, link = task.flow.runs[0].run_id, task.xcoms["_link_FlowRunLink"]
     returned = {} if result is None else {"result": result}
@@ -122,7 +140,11 @@ def test_what_the_run_does_not_say_is_that_of_the_response(parked):
     task = parked()
     assert task.flow.says("started", run_link="https://there/9") == 200
     assert task.flow.says("success") == 200
-    run = {"run_id": task.flow.runs[0].run_id, "run_link": "https://there/9", "flow_id": "demo-flow"}
+    run = {
+        "run_id": task.flow.runs[0].run_id,
+        "run_link": "https://there/9",
+        "flow_id": "demo-flow",
+    }
     assert task.try_().result == run
 
 
@@ -227,7 +249,8 @@ def test_what_it_leaves_before_it_parks(parked):
 
 
 @pytest.mark.parametrize(
-    ("settings", "keys"), [({"do_xcom_push": False}, set()), ({"multiple_outputs": False}, {"return_value"})]
+    ("settings", "keys"),
+    [({"do_xcom_push": False}, set()), ({"multiple_outputs": False}, {"return_value"})],
 )
 def test_only_the_xcoms_that_the_task_wants(parked, settings, keys):
     assert {*parked(**settings).xcoms} == {"_link_FlowRunLink", *keys}
@@ -292,7 +315,9 @@ def test_cleared_while_it_continues_it_starts_over(parked):
 
 
 @pytest.mark.parametrize(("how", "status"), [("invalid", "success"), ("missing", "failed")])
-def test_a_connection_that_breaks_while_the_task_is_parked_loses_no_end(parked, monkeypatch, how, status):
+def test_a_connection_that_breaks_while_the_task_is_parked_loses_no_end(
+    parked, monkeypatch, how, status
+):
     """And nothing of it is shown unredacted."""
     task, works = parked(), os.environ[CONNECTION]
     assert task.flow.says(status, result="the secret of the flow", message="x") == 200
@@ -334,7 +359,13 @@ def test_a_run_that_was_not_to_be_waited_for(world):
 def nowhere(task, secret):
     said = "".join(process.said for process in task.processes)
     errors = [repr(vars(process.error)) for process in task.processes if process.error]
-    kept = (said, *errors, str(task.xcoms), str(task.rows.ti.next_kwargs), *task.rows.entries.values())
+    kept = (
+        said,
+        *errors,
+        str(task.xcoms),
+        str(task.rows.ti.next_kwargs),
+        *task.rows.entries.values(),
+    )
     return not [text for text in kept if secret in text]
 
 
@@ -405,7 +436,9 @@ class TestUrl:
         monkeypatch.setenv(CONNECTION, json.dumps(connection))
         monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://127.0.0.1:1/team/")
         task.try_()
-        assert task.flow.runs[0].url.startswith("http://127.0.0.1:1/team/workflow-automation/callback?token=")
+        assert task.flow.runs[0].url.startswith(
+            "http://127.0.0.1:1/team/workflow-automation/callback?token="
+        )
 
     def test_has_the_name_that_the_task_gives_it(self, world):
         operator = waits(callback_input="report_to", inputs=MappingProxyType({"b": 2}))

@@ -35,7 +35,9 @@ FILES = [{"name": "a"}]
 
 
 def upload(run_id="1001", **options):
-    return UploadFilesOperator(task_id="trigger", run_id=run_id, files=FILES, send_retry_timeout=0, **options)
+    return UploadFilesOperator(
+        task_id="trigger", run_id=run_id, files=FILES, send_retry_timeout=0, **options
+    )
 
 
 def batch(items, **options):
@@ -100,7 +102,11 @@ def airflow(**settings):
 
 def elsewhere(**extra):
     """Return the variable of a connection to another service."""
-    fields = {"conn_type": "workflow_automation", "host": "https://service.example/api", "extra": extra}
+    fields = {
+        "conn_type": "workflow_automation",
+        "host": "https://service.example/api",
+        "extra": extra,
+    }
     return {"AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT": json.dumps(fields)}
 
 
@@ -124,7 +130,10 @@ def in_world(operator, *steps, struck_by=None):
     def step(tries):
         task = tries.fixture("world")(operator)
         # Whether the store is probed differs between Airflow's versions.
-        tries.left = lambda: (len(task.requests), sum("_probe/" not in key for key in task.rows.entries))
+        tries.left = lambda: (
+            len(task.requests),
+            sum("_probe/" not in key for key in task.rows.entries),
+        )
         task.faults.add(struck_by) if struck_by else None
         task.try_()
         for happens in steps:
@@ -197,7 +206,11 @@ CASES: dict[str, list[Callable[[Tries], object]]] = {
     "an earlier try is in doubt": [fault("drop_after"), execute(trigger()), execute(trigger())],
     "an earlier run has no known id": [fault("garbage"), execute(trigger()), execute(trigger())],
     "a name with other inputs": [starts("ada"), starts("ada", inputs={"a": 1})],
-    "a name with another flow": [fault("garbage"), starts("ada"), starts("ada", flow_id="demo-flow")],
+    "a name with another flow": [
+        fault("garbage"),
+        starts("ada"),
+        starts("ada", flow_id="demo-flow"),
+    ],
     "a name with a wrong argument after a doubt": [
         *DOUBT,
         starts("ada", on_unknown_start="start_again", send_retry_timeout=-1),
@@ -234,7 +247,10 @@ CASES: dict[str, list[Callable[[Tries], object]]] = {
     "a wait without a store": [lambda tries: waits().execute(tries.fixture("context")())],
     "a wait without its entries": [airflow(STATE_STORE__CLEAR_ON_SUCCESS="True"), execute(waits())],
     "a claim with another store": [airflow(STATE_STORE__BACKEND="theirs"), execute(claims())],
-    "a wait with a store of workers": [airflow(WORKERS__STATE_STORE_BACKEND="theirs"), execute(waits())],
+    "a wait with a store of workers": [
+        airflow(WORKERS__STATE_STORE_BACKEND="theirs"),
+        execute(waits()),
+    ],
     "a callback URL without a base": [airflow(API__BASE_URL=""), execute(waits())],
     "a callback URL that is none": [airflow(API__BASE_URL="ftp://a.example"), execute(waits())],
     "an Airflow that only this machine reaches": [
@@ -252,7 +268,11 @@ CASES: dict[str, list[Callable[[Tries], object]]] = {
     "the flow says failed and nothing else": in_world(waits(), says("failed"), tries_again),
     "nobody says how the run ended": in_world(waits(), passes(days=1), tries_again),
     "nobody says how a run that claimed ended": in_world(
-        waits(), says("started", run_id="77"), says("running", run_id="77"), passes(days=1), tries_again
+        waits(),
+        says("started", run_id="77"),
+        says("running", run_id="77"),
+        passes(days=1),
+        tries_again,
     ),
     "nobody says how a run without an id ended": in_world(
         claims(wait_for_completion=True),
@@ -274,9 +294,13 @@ CASES: dict[str, list[Callable[[Tries], object]]] = {
     "an entered run that was told to stop": in_world(
         waits(), CLAIMED, says("started", 0, run_id="77"), enters("77")
     ),
-    "an entered run of a start that was told to stop": in_world(waits(), cleared, CLAIMED, enters()),
+    "an entered run of a start that was told to stop": in_world(
+        waits(), cleared, CLAIMED, enters()
+    ),
     "an entered run that is not that of the last start": in_world(waits(), enters("77")),
-    "an entered run of a start that was rejected": in_world(waits(), enters("77"), struck_by="reject"),
+    "an entered run of a start that was rejected": in_world(
+        waits(), enters("77"), struck_by="reject"
+    ),
     "an entered run of an earlier start": in_world(waits(), cleared, doubts, enters()),
     "an entered run of an earlier start in doubt": in_world(
         waits(on_unknown_start="start_again"), doubts, enters(), struck_by="drop_after"
@@ -302,7 +326,9 @@ def expected():
 
 def renew(name, text):
     texts = {**(expected() if GOLDEN.exists() else {}), name: text}
-    GOLDEN.write_text("\n\n".join(f"## {one}\n{texts[one]}" for one in CASES if one in texts) + "\n")
+    GOLDEN.write_text(
+        "\n\n".join(f"## {one}\n{texts[one]}" for one in CASES if one in texts) + "\n"
+    )
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -21,7 +21,9 @@ def connect(monkeypatch):
     """Define a connection by the environment, as a URI or as the fields of its JSON, and return a hook on it."""
 
     def define(uri=None, /, conn_id="wa_test", **fields):
-        value = uri or json.dumps({"conn_type": "workflow_automation", "host": "service.example", **fields})
+        value = uri or json.dumps(
+            {"conn_type": "workflow_automation", "host": "service.example", **fields}
+        )
         monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", value)
         return WorkflowAutomationHook(conn_id)
 
@@ -49,8 +51,12 @@ def resolved(source: FileSource | Iterable[FileSource]) -> list[File]:
 
 # What is made up of files and globs.
 _parts = st.sampled_from(["a", "b", "*", "**", "?", "*.csv", "[ab]", "[!b]*", "[[]a]", ".*"])
-globs = st.lists(_parts, min_size=1, max_size=4).filter(lambda found: re.search(r"[*?[]", "".join(found)))
-paths = st.lists(st.sampled_from(["a", "b", "a.csv", ".h", "[a]"]), min_size=1, max_size=4).map("/".join)
+globs = st.lists(_parts, min_size=1, max_size=4).filter(
+    lambda found: re.search(r"[*?[]", "".join(found))
+)
+paths = st.lists(st.sampled_from(["a", "b", "a.csv", ".h", "[a]"]), min_size=1, max_size=4).map(
+    "/".join
+)
 
 
 def sha256(content):

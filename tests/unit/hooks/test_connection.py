@@ -35,7 +35,10 @@ from workflow_automation_provider.testing import Key, LocalService
         ("http://:KEY@localhost:8443/api", "http://localhost:8443/api"),
         ({"host": " service.example/api/ "}, "https://service.example/api"),
         ({"host": "https://service.example/api", "port": 8443}, "https://service.example:8443/api"),
-        ({"host": "service.example", "port": 8443, "schema": "api"}, "https://service.example:8443/api"),
+        (
+            {"host": "service.example", "port": 8443, "schema": "api"},
+            "https://service.example:8443/api",
+        ),
         ({"host": "[::1]", "port": 8443}, "https://[::1]:8443"),
     ],
 )
@@ -66,7 +69,12 @@ GOOD: dict[str, list[tuple[Any, Any]]] = {
         (" https://airflow.example:8443/team/a/ ", "https://airflow.example:8443/team/a"),
         ("http://127.0.0.1:8080/", "http://127.0.0.1:8080"),
     ],
-    "busy_statuses": [(503, {503}), (" 429, 503 ", {429, 503}), (["408", 599], {408, 599}), ([], set())],
+    "busy_statuses": [
+        (503, {503}),
+        (" 429, 503 ", {429, 503}),
+        (["408", 599], {408, 599}),
+        ([], set()),
+    ],
 }
 
 
@@ -86,7 +94,9 @@ def test_extra(connect, name, written, read):
         text = written if isinstance(written, str) else json.dumps(written)
         query = urlencode({name: text})
         hooks["URI"] = connect(f"workflow-automation://service.example/?{query}", conn_id="d")
-    assert {way: getattr(hook.extra, name) for way, hook in hooks.items()} == dict.fromkeys(hooks, read)
+    assert {way: getattr(hook.extra, name) for way, hook in hooks.items()} == dict.fromkeys(
+        hooks, read
+    )
 
 
 def test_every_extra_is_tested():
@@ -112,7 +122,11 @@ WRONG: dict[str, list[Any]] = {
         *({name: "hush-1"} for name in ("X A", "Content-Type", "Host")),
     ],
     "allow_http": ["hush-1"],
-    "callback_base_url": [["hush-1"], "https://me:hush-1@airflow.example", "http://airflow.example/hush-1"],
+    "callback_base_url": [
+        ["hush-1"],
+        "https://me:hush-1@airflow.example",
+        "http://airflow.example/hush-1",
+    ],
     "busy_statuses": ["429,hush-1", {"hush-1": 503}, True, 200, 503.0, [[503]]],
 }
 
@@ -130,7 +144,11 @@ def test_wrong_extra_is_named_and_not_shown(connect, name, value):
 
 @pytest.mark.parametrize(
     ("extra", "words"),
-    [("hush-1", "extra"), ('"hush-1"', "extra"), ('{"time_out": "hush-1"}', "'time_out'.*'timeout'")],
+    [
+        ("hush-1", "extra"),
+        ('"hush-1"', "extra"),
+        ('{"time_out": "hush-1"}', "'time_out'.*'timeout'"),
+    ],
 )
 def test_extra_that_is_no_json_object_or_has_an_unknown_field(extra, words):
     with pytest.raises(InvalidRequestError, match=words) as caught:
@@ -142,7 +160,10 @@ def test_extra_that_is_no_json_object_or_has_an_unknown_field(extra, words):
     ("fields", "words"),
     [
         ({"host": "https://service.example/hush-hush", "password": "hush-hush"}, "API key"),
-        *(({"password": key}, "The API key") for key in ("hush 1", "hush\n1", "hüsh-hush", "hush\x00")),
+        *(
+            ({"password": key}, "The API key")
+            for key in ("hush 1", "hush\n1", "hüsh-hush", "hush\x00")
+        ),
     ],
 )
 def test_a_key_at_a_wrong_place_or_that_no_header_can_carry(connect, fields, words):
@@ -152,7 +173,9 @@ def test_a_key_at_a_wrong_place_or_that_no_header_can_carry(connect, fields, wor
     assert "hush" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("flow_id", "extra"), [("hush-hush", {}), (None, {"flow_id": "workflow hush-hush"})])
+@pytest.mark.parametrize(
+    ("flow_id", "extra"), [("hush-hush", {}), (None, {"flow_id": "workflow hush-hush"})]
+)
 def test_a_flow_id_with_the_key_in_it(connect, flow_id, extra):
     with pytest.raises(InvalidRequestError, match="flow_id") as caught:
         connect(password=" hush-hush\n", extra=extra).trigger_flow({}, flow_id)
@@ -167,7 +190,9 @@ VALUES = st.recursive(
     | st.floats()
     | st.text()
     | st.text("0123456789,[] -."),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
@@ -180,7 +205,9 @@ def test_any_value_of_an_extra_is_read_or_is_an_error_of_that_extra(name, value)
     except InvalidRequestError as error:
         problem = str(error)
     assert f"extra {name!r}" in problem or not problem
-    assert {other for other in FIELDS if getattr(read, other) != getattr(Settings(), other)} <= {name}
+    assert {other for other in FIELDS if getattr(read, other) != getattr(Settings(), other)} <= {
+        name
+    }
     assert read.busy_statuses <= {*range(400, 600)}
 
 
@@ -210,7 +237,9 @@ def test_last_day_of_the_key(connect, service, log, days, said):
         else:
             send()
             assert f"{said} {day}" in log() if said else "expire" not in log()
-    assert sum(request.key_sent for request in service.journal.requests()) == (2 if days >= 0 else 0)
+    assert sum(request.key_sent for request in service.journal.requests()) == (
+        2 if days >= 0 else 0
+    )
 
 
 # The way to the service ---------------------------------------------------------------------------------
@@ -234,7 +263,9 @@ def tunnel(tmp_path):
     context.load_verify_locations(client.ca_bundle)
     context.verify_mode = ssl.CERT_OPTIONAL
     listener = socket.create_server(("127.0.0.1", 0))
-    tunnel = SimpleNamespace(port=listener.getsockname()[1], client_cert=str(client.certfile), sent=b"")
+    tunnel = SimpleNamespace(
+        port=listener.getsockname()[1], client_cert=str(client.certfile), sent=b""
+    )
     tunnel.ca_bundle = str(service.ca_bundle)
 
     def serve():

@@ -25,7 +25,16 @@ from .conftest import globs, paths, resolved
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    for name in ("b.csv", "a.csv", "c.txt", ".hidden.csv", "[x].csv", "x.csv", "sub/d.csv", "sub/deep/e.csv"):
+    for name in (
+        "b.csv",
+        "a.csv",
+        "c.txt",
+        ".hidden.csv",
+        "[x].csv",
+        "x.csv",
+        "sub/d.csv",
+        "sub/deep/e.csv",
+    ):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
@@ -84,7 +93,11 @@ def test_sources(folder, files, expected):
         ("a\0b", FileUnavailableError, "embedded null"),
         # Sources that never name a file: no retry can help, so Airflow must not try one.
         ("s*", InvalidRequestError, "'sub' is a directory"),
-        (lambda here: ObjectStoragePath(f"file://{here}/sub/"), InvalidRequestError, "/sub' is a directory"),
+        (
+            lambda here: ObjectStoragePath(f"file://{here}/sub/"),
+            InvalidRequestError,
+            "/sub' is a directory",
+        ),
         ("nothing://bucket/key", InvalidRequestError, "not a URL"),
     ],
 )

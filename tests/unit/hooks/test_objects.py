@@ -62,16 +62,27 @@ def gets(proxy, key=""):
     return sum(map(of(key), proxy.seen))
 
 
-DENIED = {"status": 403, "body": b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"}
-SLOW_DOWN = {"status": 503, "body": b"<Error><Code>SlowDown</Code><Message>Request rate</Message></Error>"}
-EXPIRED = {"status": 400, "body": b"<Error><Code>ExpiredToken</Code><Message>It expired.</Message></Error>"}
+DENIED = {
+    "status": 403,
+    "body": b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>",
+}
+SLOW_DOWN = {
+    "status": 503,
+    "body": b"<Error><Code>SlowDown</Code><Message>Request rate</Message></Error>",
+}
+EXPIRED = {
+    "status": 400,
+    "body": b"<Error><Code>ExpiredToken</Code><Message>It expired.</Message></Error>",
+}
 
 
 class TestRequests:
     def test_a_prefix_takes_one_request_for_each_object(self, service, upload, bucket, proxy):
         """An object of any size: the console of the store writes an empty one for each folder that it makes."""
         contents = {"0": b"", "large": os.urandom(LARGE), "q__b": b"2", "small": os.urandom(SMALL)}
-        bucket.put(p__=b"", p__q__=b"", s__=b"", **{f"p__{key}": value for key, value in contents.items()})
+        bucket.put(
+            p__=b"", p__q__=b"", s__=b"", **{f"p__{key}": value for key, value in contents.items()}
+        )
         upload("p/")
         assert sent(service) == [
             (key.removeprefix("q__"), sha256(content)) for key, content in contents.items()
@@ -80,7 +91,9 @@ class TestRequests:
         with pytest.raises(FileUnavailableError, match="no file at"):
             resolve(bucket.url("s/"))
 
-    def test_objects_that_are_named_are_looked_at_together(self, service, hook, run_id, bucket, proxy):
+    def test_objects_that_are_named_are_looked_at_together(
+        self, service, hook, run_id, bucket, proxy
+    ):
         names = [f"n{number}" for number in range(8)]
         bucket.put(**{name: name.encode() for name in names})
         urls = [bucket.url(name) for name in reversed(names)]
@@ -110,7 +123,8 @@ class TestRequests:
         assert sent(service) == [(key, sha256(content)) for key, content in contents.items()]
 
     @pytest.mark.parametrize(
-        ("pattern", "fault", "words"), [("in/*", DENIED, "Access Denied"), ("in/", SLOW_DOWN, "Request rate")]
+        ("pattern", "fault", "words"),
+        [("in/*", DENIED, "Access Denied"), ("in/", SLOW_DOWN, "Request rate")],
     )
     def test_what_cannot_be_listed(self, bucket, proxy, pattern, fault, words):
         bucket.put(in__a__1_csv=b"1")
@@ -144,7 +158,11 @@ class TestFaults:
             (SMALL, {"break_after": 1000}, "could not be read"),
             (LARGE, {"break_after": LARGE // 2}, "could not be read"),
             (LARGE, {"hang_after": 1000}, "could not be read"),
-            (SMALL, {"damage": lambda piece: bytes([piece[0] ^ 1]) + piece[1:]}, "could not be read"),
+            (
+                SMALL,
+                {"damage": lambda piece: bytes([piece[0] ^ 1]) + piece[1:]},
+                "could not be read",
+            ),
             (SMALL, SLOW_DOWN, "Request rate"),
             (SMALL, EXPIRED, "expired"),
         ],

@@ -30,7 +30,9 @@ from .conftest import sent, sha256
 
 MIB = 1024 * 1024
 # The one that is documented for the emulator.
-AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+AZURE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
 
 
 # What each emulator is: a scheme, the command that starts it on a port, and what makes a file system of a port.
@@ -44,7 +46,9 @@ def google(port):
 
     def connect(port):
         endpoint = f"http://127.0.0.1:{port}"
-        return gcsfs.GCSFileSystem(endpoint_url=endpoint, token="anon", project="p", skip_instance_cache=True)
+        return gcsfs.GCSFileSystem(
+            endpoint_url=endpoint, token="anon", project="p", skip_instance_cache=True
+        )
 
     program = Path(sys.executable).with_name("gcp-storage-emulator")
     return "gs", [program, "start", f"--port={port}", "--host=127.0.0.1", "--in-memory"], connect
@@ -52,7 +56,9 @@ def google(port):
 
 def azure(port):
     adlfs = pytest.importorskip("adlfs")
-    program = shutil.which("azurite-blob", path=f"{os.environ.get('AZURITE', '')}:{os.environ['PATH']}")
+    program = shutil.which(
+        "azurite-blob", path=f"{os.environ.get('AZURITE', '')}:{os.environ['PATH']}"
+    )
     if not program:
         pytest.skip("Azurite is not installed")
     logging.getLogger("azure").setLevel(logging.ERROR)
@@ -67,7 +73,11 @@ def azure(port):
         )
 
     address = ["--blobHost=127.0.0.1", f"--blobPort={port}"]
-    return "abfs", [program, *address, "--inMemoryPersistence", "--silent", "--skipApiVersionCheck"], connect
+    return (
+        "abfs",
+        [program, *address, "--inMemoryPersistence", "--silent", "--skipApiVersionCheck"],
+        connect,
+    )
 
 
 @pytest.fixture(scope="module", params=[google, azure])
@@ -102,9 +112,13 @@ def store(emulator):
     proxy.faults.clear()
 
     def put(name, content):
-        direct.pipe(f"{container}/p/{name}", content, **({"overwrite": True} if scheme == "abfs" else {}))
+        direct.pipe(
+            f"{container}/p/{name}", content, **({"overwrite": True} if scheme == "abfs" else {})
+        )
 
-    return SimpleNamespace(url=f"{scheme}://{container}/p/", put=put, proxy=proxy, contents=contents)
+    return SimpleNamespace(
+        url=f"{scheme}://{container}/p/", put=put, proxy=proxy, contents=contents
+    )
 
 
 def of(name):
@@ -121,7 +135,9 @@ def test_an_object_is_read_block_by_block_and_taken_up_again(store, hook, run_id
     if breaks:
         store.proxy.faults.append(Fault(of("b"), break_after=MIB))
     hook.upload_files(run_id, store.url, "demo-flow")
-    assert dict(sent(service)) == {name: sha256(content) for name, content in store.contents.items()}
+    assert dict(sent(service)) == {
+        name: sha256(content) for name, content in store.contents.items()
+    }
     assert breaks or [sum(map(of(name), store.proxy.seen)) for name in ("a", "b")] == [1, 2]
 
 

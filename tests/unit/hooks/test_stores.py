@@ -68,7 +68,11 @@ class Flat(Keys):
     def find(self, folder, *, detail):
         if folder == self.denied:
             raise PermissionError("Access Denied")
-        return {key: self._entry(key) for key in self.keys if key.startswith(f"{folder}/") or key == folder}
+        return {
+            key: self._entry(key)
+            for key in self.keys
+            if key.startswith(f"{folder}/") or key == folder
+        }
 
 
 Flat.__module__ = "gcsfs.core"
@@ -113,7 +117,9 @@ def key_matches(key, pattern):
         return not pattern and not key
     part, *rest = pattern
     if part == "**":
-        return key_matches(key[1:], pattern) or key_matches(key, rest) or (not rest and len(key) == 1)
+        return (
+            key_matches(key[1:], pattern) or key_matches(key, rest) or (not rest and len(key) == 1)
+        )
     return fnmatch.fnmatchcase(key[0], part) and key_matches(key[1:], rest)
 
 
@@ -124,7 +130,9 @@ def key_matches(key, pattern):
 @example(keys={"a/r/x", "a/r-x", "a//b"}, pattern=["a", "**", "[!_]*"], kind="flat")
 def test_a_glob_names_each_key_that_matches(keys, pattern, kind):
     text = "/".join(pattern)
-    expected = {text} if text in keys else {key for key in keys if key_matches(key.split("/"), pattern)}
+    expected = (
+        {text} if text in keys else {key for key in keys if key_matches(key.split("/"), pattern)}
+    )
     assert found_in(kind, keys, text) == expected
 
 
@@ -182,7 +190,9 @@ def test_a_folder_that_cannot_be_listed(store, monkeypatch, pattern, denied):
         resolve(f"{store.url}/{pattern}")
 
 
-@pytest.mark.parametrize("field", ["generation", "ETag", "etag", "sha", "modificationTime", "modify"])
+@pytest.mark.parametrize(
+    "field", ["generation", "ETag", "etag", "sha", "modificationTime", "modify"]
+)
 def test_what_stores_tell_of_a_version(store, monkeypatch, field):
     """To be read is no change."""
     prints = []

@@ -8,7 +8,11 @@ import re
 import pytest
 
 from workflow_automation_provider.client.settings import CONNECTION_FIELDS, Settings
-from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError, NotSentError
+from workflow_automation_provider.exceptions import (
+    FileUnavailableError,
+    InvalidRequestError,
+    NotSentError,
+)
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.testing import DEMO_KEY
 
@@ -31,7 +35,12 @@ def test_upload(connect, service, tmp_path):
     [
         ({}, lambda hook: hook.trigger_flow(None), InvalidRequestError, "inputs"),
         ({}, lambda hook: hook.trigger_flow({}, "x" * 70_000), InvalidRequestError, "flow_id"),
-        ({}, lambda hook: hook.upload_files("1", [{}, "/no/file"]), FileUnavailableError, "/no/file"),
+        (
+            {},
+            lambda hook: hook.upload_files("1", [{}, "/no/file"]),
+            FileUnavailableError,
+            "/no/file",
+        ),
         ({"extra": {}}, lambda hook: hook.upload_files("1", [{}]), InvalidRequestError, "flow_id"),
         ({"password": None}, lambda hook: hook.trigger_flow({}), InvalidRequestError, "API key"),
     ],
@@ -62,15 +71,25 @@ def test_stopped_hook_sends_nothing_for_good(hook, service, before):
 
 @pytest.mark.parametrize(
     ("password", "words"),
-    [(DEMO_KEY.value, "the path and the API key. The host"), ("", "the path. The host.* no API key")],
+    [
+        (DEMO_KEY.value, "the path and the API key. The host"),
+        ("", "the path. The host.* no API key"),
+    ],
 )
-def test_a_good_connection_is_tested_without_key_and_without_a_run(connect, service, password, words):
+def test_a_good_connection_is_tested_without_key_and_without_a_run(
+    connect, service, password, words
+):
     hook = connect(**{**service.airflow_connection(), "password": password})
     ok, message = hook.test_connection()
     assert ok
     assert re.match(f"Not checked, as it takes a run: {words}", message)
     (request,) = service.journal.requests()
-    assert (request.method, request.path, request.size, request.key_sent) == ("HEAD", "/api", 0, False)
+    assert (request.method, request.path, request.size, request.key_sent) == (
+        "HEAD",
+        "/api",
+        0,
+        False,
+    )
     assert DEMO_KEY.value not in message
 
 

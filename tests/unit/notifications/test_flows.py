@@ -42,7 +42,9 @@ class TestOutcomes:
             ("busy", "busy", NO_RUN),
         ],
     )
-    def test_are_logged_and_nothing_is_sent_again(self, service, now, log, fault, code, consequence):
+    def test_are_logged_and_nothing_is_sent_again(
+        self, service, now, log, fault, code, consequence
+    ):
         service.faults.add(fault)
         FlowNotifier({}, "demo-flow")(now)
         assert requests(service) == 1
@@ -65,7 +67,10 @@ class TestErrors:
         ("arguments", "words"),
         [
             ({"inputs": {"a": {1}}}, "inputs.a is a set"),
-            ({"inputs": {"a": "{{ missing.attribute }}"}}, "UndefinedError: 'missing' is undefined\n"),
+            (
+                {"inputs": {"a": "{{ missing.attribute }}"}},
+                "UndefinedError: 'missing' is undefined\n",
+            ),
             ({"inputs": {"a": "{{ 1 / 0 }}"}}, "ZeroDivisionError.\n"),
             ({"inputs": {}, "flow_id": "{{ none }}"}, "flow_id is 'None'"),
             ({"inputs": {}, "workflow_automation_conn_id": "missing"}, "`missing`"),
@@ -83,7 +88,11 @@ class TestErrors:
         ("step", "error", "said"),
         [
             # As in an executor's callback on Airflow 3.3.
-            ("get_connection", PermissionError("Access denied"), f"PermissionError: Access denied\n{NO_RUN}"),
+            (
+                "get_connection",
+                PermissionError("Access denied"),
+                f"PermissionError: Access denied\n{NO_RUN}",
+            ),
             ("get_conn", ValueError("secret"), f"ValueError.\n{NO_RUN}"),
             ("trigger_flow", ValueError("secret"), f"ValueError.\n{MAYBE}"),
         ],

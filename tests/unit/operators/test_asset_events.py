@@ -28,10 +28,16 @@ def events():
 
 
 def told(service, number=1001):
-    return {"run_id": str(number), "run_link": f"{service.url}/runs/{number}", "flow_id": "demo-flow"}
+    return {
+        "run_id": str(number),
+        "run_link": f"{service.url}/runs/{number}",
+        "flow_id": "demo-flow",
+    }
 
 
-def test_the_run_of_an_earlier_try_without_the_connection(service, store, context, events, monkeypatch):
+def test_the_run_of_an_earlier_try_without_the_connection(
+    service, store, context, events, monkeypatch
+):
     trigger().execute(context(store))
     run = trigger_flow_once("once", context=context(store))
 
@@ -57,7 +63,9 @@ LONGEST_LINK = "https://there/".ljust(MAX_LINK, "a")
     ("body", "known"),
     [({"accepted": True}, {}), ({"run_id": "7", "run_link": f"{LONGEST_LINK}a"}, {"run_id": "7"})],
 )
-def test_what_is_not_known_or_could_not_be_stored_is_left_out(service, context, events, body, known):
+def test_what_is_not_known_or_could_not_be_stored_is_left_out(
+    service, context, events, body, known
+):
     """The whole response of a run without a run_id is in the result, not in the event."""
     service.faults.add("response", body=body)
     trigger(outlets=[REPORT]).execute({**context(), "outlet_events": events})
@@ -92,10 +100,18 @@ def test_a_failure_is_only_told_of(service, context, log, error):
 def test_an_upload_tells_the_link_that_it_was_given(service, context, events, link):
     trigger().execute(context())
     run = {"run_id": "1001", "run_link": link}
-    task: Any = UploadFilesOperator(task_id="upload", run_id=run, files=[{"a": 1}], outlets=[REPORT])
+    task: Any = UploadFilesOperator(
+        task_id="upload", run_id=run, files=[{"a": 1}], outlets=[REPORT]
+    )
     task.execute({**context(task_id="upload"), "outlet_events": events})
     link = {"run_link": link} if link == LONGEST_LINK else {}
-    assert events[REPORT].extra == {"run_id": "1001", "flow_id": "demo-flow", "files": 1, "bytes": 0, **link}
+    assert events[REPORT].extra == {
+        "run_id": "1001",
+        "flow_id": "demo-flow",
+        "files": 1,
+        "bytes": 0,
+        **link,
+    }
 
 
 @given(st.text(max_size=2 * MAX_LINK))

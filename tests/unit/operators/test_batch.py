@@ -42,7 +42,12 @@ def test_runs_are_returned_in_the_order_of_the_batch(batch, service, monkeypatch
     items = batch(rows(50))
     runs = {run.inputs["n"]: run.run_id for run in service.runs}
     assert items == [
-        {"index": n, "status": "started", "run_id": runs[n], "run_link": f"{service.url}/runs/{runs[n]}"}
+        {
+            "index": n,
+            "status": "started",
+            "run_id": runs[n],
+            "run_link": f"{service.url}/runs/{runs[n]}",
+        }
         for n in range(50)
     ]
     assert len(connections) <= 16
@@ -64,7 +69,11 @@ def test_an_empty_batch_starts_nothing(batch, service, tmp_path, output):
 
 
 def test_nothing_outside_of_an_open_window_is_sent(batch, service):
-    batch(rows(40), store=lambda inner: Watched(inner, lambda: times_started(service)), max_concurrency=2)
+    batch(
+        rows(40),
+        store=lambda inner: Watched(inner, lambda: times_started(service)),
+        max_concurrency=2,
+    )
     found = batch.context["task_state_store"]
     assert found.breaches == []
     assert found.most_unrecorded <= 8
@@ -98,7 +107,9 @@ def test_items_that_fail_do_not_stop_the_others_and_are_listed(
         assert error.consequence == counts(number + others, started=others, **{status: number})
     lines = str(error).splitlines()
     told = [line for line in lines if line.startswith("batch[")]
-    assert [line.split(":")[0] for line in told] == [f"batch[{n}]  {status}" for n in range(min(number, 20))]
+    assert [line.split(":")[0] for line in told] == [
+        f"batch[{n}]  {status}" for n in range(min(number, 20))
+    ]
     assert all(len(line) <= 160 and ("no such customer" in line or not body) for line in told)
     assert ("… and 10 more." in lines) is (number == 30)
     assert str(output) in error.next_step

@@ -62,9 +62,12 @@ def test_a_file_that_changes_while_it_is_read(batch, service, tmp_path, shorter)
 
 
 @pytest.mark.parametrize(
-    ("output", "scheme", "batch_scheme"), [("./batch.jsonl", "", "local://"), ("soft", "FILE://", "")]
+    ("output", "scheme", "batch_scheme"),
+    [("./batch.jsonl", "", "local://"), ("soft", "FILE://", "")],
 )
-def test_the_file_of_the_batch_is_not_written_over(batch, service, tmp_path, scheme, batch_scheme, output):
+def test_the_file_of_the_batch_is_not_written_over(
+    batch, service, tmp_path, scheme, batch_scheme, output
+):
     path = tmp_path / "batch.jsonl"
     path.write_text('{"n": 1}\n')
     (tmp_path / "soft").symlink_to(path)

@@ -30,7 +30,9 @@ def stated_runs(text):
 
 
 @pytest.mark.parametrize(("fail_at", "to_file"), [(2, True), (3, False)])
-def test_a_store_that_fails_in_the_last_try_hides_no_run(batch, service, log, tmp_path, fail_at, to_file):
+def test_a_store_that_fails_in_the_last_try_hides_no_run(
+    batch, service, log, tmp_path, fail_at, to_file
+):
     output = {"output_path": str(tmp_path / "output.jsonl")} if to_file else {}
     with pytest.raises(WorkflowAutomationError, match="The store is gone") as caught:
         batch(rows(100), store=failing(service, fail_at), retries=0, **output)
@@ -41,20 +43,34 @@ def test_a_store_that_fails_in_the_last_try_hides_no_run(batch, service, log, tm
         assert str(tmp_path / "output.jsonl") in caught.value.next_step
         items = [json.loads(line) for line in (tmp_path / "output.jsonl").read_text().splitlines()]
         assert len(items) == 100
-        assert {item["index"]: item["run_id"] for item in items if item["status"] == "started"} == runs
+        assert {
+            item["index"]: item["run_id"] for item in items if item["status"] == "started"
+        } == runs
     else:
-        (where,) = [line for line in str(caught.value).splitlines() if "workflow_automation_batch_" in line]
+        (where,) = [
+            line for line in str(caught.value).splitlines() if "workflow_automation_batch_" in line
+        ]
         assert "the log" in where
         entries = entries_of(batch.context["task_state_store"])
         named = {0, len(entries) - 1}
-        assert re.findall(r"workflow_automation_batch_(\d+)", where) == [f"{n:06}" for n in sorted(named)]
-        recorded = {int(n): item["run_id"] for entry in entries for n, item in entry["results"].items()}
+        assert re.findall(r"workflow_automation_batch_(\d+)", where) == [
+            f"{n:06}" for n in sorted(named)
+        ]
+        recorded = {
+            int(n): item["run_id"] for entry in entries for n, item in entry["results"].items()
+        }
         assert {**recorded, **stated_runs(log())} == runs
 
 
 def in_world(**options):
     """Make an operator whose tries a world executes."""
-    arguments = {"batch": rows(20), "max_concurrency": 1, "send_retry_timeout": 0, "retries": 3, **options}
+    arguments = {
+        "batch": rows(20),
+        "max_concurrency": 1,
+        "send_retry_timeout": 0,
+        "retries": 3,
+        **options,
+    }
     return TriggerFlowBatchOperator(task_id="flow", **arguments)
 
 
@@ -115,7 +131,11 @@ def test_on_kill_ends_a_wait_for_a_busy_service(batch, service):
 
     began = time.monotonic()
     with pytest.raises(NotSentError):
-        batch(rows(50), send_retry_timeout=60, before=lambda task: threading.Timer(0.3, task.on_kill).start())
+        batch(
+            rows(50),
+            send_retry_timeout=60,
+            before=lambda task: threading.Timer(0.3, task.on_kill).start(),
+        )
     assert time.monotonic() - began < 30
     assert service.runs == []
 
@@ -127,7 +147,9 @@ def test_a_task_that_was_ended_before_sends_nothing(batch, service):
 
 
 @pytest.mark.parametrize("has_store", [True, False])
-def test_an_execution_timeout_says_where_the_runs_are(workflow_automation_context, service, log, has_store):
+def test_an_execution_timeout_says_where_the_runs_are(
+    workflow_automation_context, service, log, has_store
+):
     service.faults.add("delay", seconds=0.1, times=None)
     task = TriggerFlowBatchOperator(task_id="batch", batch=rows(200))
     context = workflow_automation_context(task)
@@ -153,7 +175,9 @@ def test_an_interruption_while_the_last_responses_are_awaited(batch, service, lo
     text = log()
     assert mentions(text, "no response", "may have started", "batch[3]")
     assert len(service.runs) > 1
-    assert stated_runs(text) == {3: "unknown"} | {run.inputs["n"]: run.run_id for run in service.runs}
+    assert stated_runs(text) == {3: "unknown"} | {
+        run.inputs["n"]: run.run_id for run in service.runs
+    }
 
 
 @pytest.mark.parametrize("is_last", [False, True])
@@ -171,7 +195,9 @@ def test_an_output_file_that_cannot_be_written_at_the_end(batch, service, tmp_pa
 
     options = {"output_path": str(folder / "output.jsonl"), "retries": 0 if is_last else 3}
     with pytest.raises(WorkflowAutomationError) as caught:
-        batch(rows(40), before=lambda _: threading.Thread(target=lose_the_folder).start(), **options)
+        batch(
+            rows(40), before=lambda _: threading.Thread(target=lose_the_folder).start(), **options
+        )
     assert isinstance(caught.value, AirflowFailException) is is_last
     assert caught.value.consequence == counts(40, started=40)
     if is_last:

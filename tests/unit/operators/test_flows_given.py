@@ -81,7 +81,9 @@ def test_that_is_none_is_rejected(service, store, cleared, entry, found):
         ("reject", Accepted.NO, "^Nothing was sent.$"),
     ],
 )
-def test_that_is_none_does_not_hide_what_an_earlier_try_did(service, store, context, fault, accepted, words):
+def test_that_is_none_does_not_hide_what_an_earlier_try_did(
+    service, store, context, fault, accepted, words
+):
     fail(service, store, context, fault)
     store.entries[ENTERED] = ""
     with pytest.raises(InvalidRequestError) as caught:
@@ -89,7 +91,9 @@ def test_that_is_none_does_not_hide_what_an_earlier_try_did(service, store, cont
     assert isinstance(caught.value, AirflowFailException)
     assert caught.value.accepted is accepted
     assert re.search(words, caught.value.consequence)
-    assert (how_to_continue(None if fault else "1001") in caught.value.next_step) is (fault != "reject")
+    assert (how_to_continue(None if fault else "1001") in caught.value.next_step) is (
+        fault != "reject"
+    )
     assert requests(service) == 1
 
 
@@ -128,7 +132,9 @@ def test_of_a_start_inside_a_task(service, store, context):
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip) | st.integers())
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip) | st.integers()
+)
 def test_any_id_is_returned_as_it_is(service, store, context, run_id):
     store.entries.clear()
     store.entries[ENTERED] = {"run_id": run_id}

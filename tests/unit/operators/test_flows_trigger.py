@@ -72,12 +72,16 @@ class TestTries:
         first = trigger().execute(context(store))
         assert trigger(**changed).execute(context(store, try_number=2)) == first
         text = log()
-        assert mentions(text, f"Try 1 ({began(store)})", f"run 1001, {link(service, 1001)}.", "Returning")
+        assert mentions(
+            text, f"Try 1 ({began(store)})", f"run 1001, {link(service, 1001)}.", "Returning"
+        )
         assert mentions(text, "inputs", "flow_id", "try 1,") == is_told
         assert requests(service) == 1
 
     def test_a_run_id_forges_no_line_of_the_log(self, service, store, context, log):
-        service.faults.add("response", body={"run_id": "1\nStarted run 2: x", "run_link": "http://a\nb"})
+        service.faults.add(
+            "response", body={"run_id": "1\nStarted run 2: x", "run_link": "http://a\nb"}
+        )
         run = trigger().execute(context(store))
         assert run["run_id"] == "1\nStarted run 2: x"
         trigger().execute(context(store, try_number=2))
@@ -100,7 +104,15 @@ class TestTries:
         [(None, None, "the flow of the API key"), ("a", "b", "flow a")],
     )
     def test_before_the_record_the_log_has_word_of_the_run(
-        self, service, workflow_automation_connect, store, context, log, flow_id, of_connection, named
+        self,
+        service,
+        workflow_automation_connect,
+        store,
+        context,
+        log,
+        flow_id,
+        of_connection,
+        named,
     ):
         """And without a record, nothing is sent."""
         workflow_automation_connect(extra={"flow_id": of_connection})
@@ -127,7 +139,8 @@ def test_inputs_may_be_left_out(service, store, context):
 
 
 @pytest.mark.parametrize(
-    "make", [trigger, lambda **options: UploadFilesOperator(task_id="a", run_id="1", files="a", **options)]
+    "make",
+    [trigger, lambda **options: UploadFilesOperator(task_id="a", run_id="1", files="a", **options)],
 )
 def test_a_retry_policy_of_the_task_or_its_dag_comes_first(make):
     own = FlowRetryPolicy()
@@ -195,14 +208,20 @@ class TestEnded:
         with pytest.raises(NotSentError, match="was not sent: the task was ended") as caught:
             operator.execute(context(store))
 
-        assert (caught.value.conn_id, caught.value.flow_id) == ("workflow_automation_default", "demo-flow")
+        assert (caught.value.conn_id, caught.value.flow_id) == (
+            "workflow_automation_default",
+            "demo-flow",
+        )
         assert (store.writes, requests(service)) == ([], 0)
 
     def test_by_a_signal(self, service, store, context, log):
         """As Airflow does it: the handler runs in the thread that waits."""
         service.faults.add("busy", retry_after="30", times=None)
         operator = trigger(send_retry_timeout=120)
-        began, before = time.monotonic(), signal.signal(signal.SIGALRM, lambda *_: operator.on_kill())
+        began, before = (
+            time.monotonic(),
+            signal.signal(signal.SIGALRM, lambda *_: operator.on_kill()),
+        )
         signal.setitimer(signal.ITIMER_REAL, 0.5)
         try:
             with pytest.raises(BusyError) as caught:

@@ -37,7 +37,9 @@ def serving():
     from workflow_automation_provider.plugins import callback_endpoint
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(callback_endpoint.app, log_level="debug", lifespan="on", access_log=False)
+        config = uvicorn.Config(
+            callback_endpoint.app, log_level="debug", lifespan="on", access_log=False
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
@@ -94,7 +96,9 @@ def locked_database(dag):
     def lock():
         with engine.connect() as other:
             is_sqlite = other.dialect.name == "sqlite"
-            other.execute(text("BEGIN IMMEDIATE" if is_sqlite else "SELECT id FROM task_instance FOR UPDATE"))
+            other.execute(
+                text("BEGIN IMMEDIATE" if is_sqlite else "SELECT id FROM task_instance FOR UPDATE")
+            )
             yield
             other.rollback()
 

@@ -34,7 +34,9 @@ before = {*sys.modules}
 import workflow_automation_provider.plugins.airflow_plugin
 print(json.dumps(sorted({*sys.modules} - before)), file=sys.stderr)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     imported = json.loads(done.stderr.splitlines()[-1])
     assert {name for name in imported if not name.startswith("workflow_automation_provider")} <= {
         "hashlib", "_hashlib", "_blake2", "hmac", "secrets", "math", "uuid", "_uuid", "html", "html.entities"
@@ -51,7 +53,10 @@ def test_mounted_only_where_airflow_has_a_store(monkeypatch, has_store):
     plugin = runpy.run_path(str(path))["WorkflowAutomationPlugin"]
     prefixes = [mounted["url_prefix"] for mounted in plugin.fastapi_apps]
     assert prefixes == ["/workflow-automation/runs", "/workflow-automation"] * has_store
-    assert [view["destination"] for view in plugin.external_views] == ["nav", "task_instance"] * has_store
+    assert [view["destination"] for view in plugin.external_views] == [
+        "nav",
+        "task_instance",
+    ] * has_store
 
 
 @pytest.mark.since_3_3
@@ -59,4 +64,6 @@ def test_airflow_shows_the_page(airflow_home):
     from airflow.api_fastapi.core_api.datamodels.plugins import ExternalViewResponse
 
     for view in WorkflowAutomationPlugin.external_views:
-        assert ExternalViewResponse.model_validate(view).href.startswith("workflow-automation/runs/")
+        assert ExternalViewResponse.model_validate(view).href.startswith(
+            "workflow-automation/runs/"
+        )

@@ -67,7 +67,9 @@ def test_responses_do_not_tell_tokens_apart(waiting, http):
     task = waiting(state="failed")
     forged = new_token(task.ti.id)
     assert forged[:20] == task.token[:20]
-    urls = [f"{PATH}?token={token}" for token in (task.token, forged, "x" * 64, "short", "", "%00" * 64)]
+    urls = [
+        f"{PATH}?token={token}" for token in (task.token, forged, "x" * 64, "short", "", "%00" * 64)
+    ]
     urls += [unknown(), PATH, f"{task.url}&token={task.token}", f"{PATH}/{task.token}", "/"]
     responses = [http.post(url, json={"status": "started"}) for url in urls]
     assert {response.status_code for response in responses} == {404}
@@ -79,7 +81,9 @@ def test_responses_do_not_tell_tokens_apart(waiting, http):
 # Bodies.
 
 
-@pytest.mark.parametrize(("size", "status"), [(MAX_BODY, 200), (MAX_BODY + 1, 413), (30 * MAX_BODY, 413)])
+@pytest.mark.parametrize(
+    ("size", "status"), [(MAX_BODY, 200), (MAX_BODY + 1, 413), (30 * MAX_BODY, 413)]
+)
 def test_largest_body(waiting, http, size, status):
     task = waiting()
     body = b'{"status": "success"}'.ljust(size)
@@ -93,7 +97,9 @@ def half_a_request(base_url, url):
     """Send all but the end of a callback."""
     host, port = base_url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
-        connection.sendall(f"POST {url} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 21\r\n\r\n".encode())
+        connection.sendall(
+            f"POST {url} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 21\r\n\r\n".encode()
+        )
         connection.sendall(b'{"status": ')
         yield connection
 
@@ -148,7 +154,8 @@ def test_body_is_parsed_off_the_event_loop(waiting, http, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("answer", "timeout"), [(SUCCESS, timedelta(hours=1)), (FAILED, timedelta(seconds=1)), (FAILED, None)]
+    ("answer", "timeout"),
+    [(SUCCESS, timedelta(hours=1)), (FAILED, timedelta(seconds=1)), (FAILED, None)],
 )
 def test_end_wakes_a_parked_task(waiting, http, answer, timeout):
     """By a timeout that is lowered, and never raised."""
@@ -171,7 +178,9 @@ def test_same_and_other_end(waiting, http):
     task.change(trigger_timeout=later)
     response = http.post(task.url, json=FAILED)
     assert response.status_code == 409
-    assert f"'success' from {spoken.end.at.isoformat(timespec='seconds')}" in response.json()["detail"]
+    assert (
+        f"'success' from {spoken.end.at.isoformat(timespec='seconds')}" in response.json()["detail"]
+    )
     assert task.ti.trigger_timeout == later
     assert http.post(task.url, json={"result": {"rows": 3}, "status": "success"}).status_code == 200
     assert task.seconds_left() < 6
@@ -210,7 +219,11 @@ def test_locked_database(waiting, http, locked_database, caplog):
     ("name", "error", "words"),
     [
         ("_write", DataError("INSERT", {"value": "orders"}, ValueError("no orders")), "ValueError"),
-        ("_find", OperationalError("SELECT", {"key": "orders"}, ValueError("gone")), "handled: gone"),
+        (
+            "_find",
+            OperationalError("SELECT", {"key": "orders"}, ValueError("gone")),
+            "handled: gone",
+        ),
         ("_find", KeyError("orders"), "(?s)KeyError at.*metadata.py"),
     ],
 )
@@ -244,7 +257,9 @@ def test_stuck_database(request, waiting, http, monkeypatch, caplog):
     with monkeypatch.context() as patch, ThreadPoolExecutor(room) as pool:
         patch.setattr(metadata, "is_known", hang)
         patch.setattr(callback_endpoint, "_TIMEOUT", 0.2)
-        responses = [*pool.map(lambda url: http.post(url, json=SUCCESS), [unknown() for _ in range(room)])]
+        responses = [
+            *pool.map(lambda url: http.post(url, json=SUCCESS), [unknown() for _ in range(room)])
+        ]
         responses.append(http.post(task.url, json=SUCCESS))
     assert len(stuck) == 4
     assert {(one.status_code, one.headers["retry-after"]) for one in responses} == {(503, "5")}
@@ -292,6 +307,8 @@ def test_every_coordinate_is_known():
     from sqlalchemy import UniqueConstraint
 
     constraints = TaskStateStoreModel.__table__.constraints
-    (unique,) = (constraint for constraint in constraints if isinstance(constraint, UniqueConstraint))
+    (unique,) = (
+        constraint for constraint in constraints if isinstance(constraint, UniqueConstraint)
+    )
     known = {*metadata.COORDINATES, "dag_run_id", "key"}
     assert {column.name for column in unique.columns} - known == set()

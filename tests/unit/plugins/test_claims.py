@@ -34,7 +34,13 @@ def test_only_the_run_that_claimed_goes_on(waiting, http):
     told = []
     for status, run_id in (
         *(("running", "7"), ("started", 7), ("started", "8"), ("started", "7")),
-        *(("running", "8"), ("running", "7"), ("success", None), ("success", "7"), ("started", "7")),
+        *(
+            ("running", "8"),
+            ("running", "7"),
+            ("success", None),
+            ("success", "7"),
+            ("started", "7"),
+        ),
     ):
         response = http.post(task.url, json={"status": status, "run_id": run_id})
         told.append((response.status_code, response.json().get("code")))
@@ -82,7 +88,8 @@ def test_stop(waiting, say, state):
 
 
 @pytest.mark.parametrize(
-    ("state", "claim", "end"), [("running", 503, 503), ("awaiting_input", 200, 200), ("failed", 404, 200)]
+    ("state", "claim", "end"),
+    [("running", 503, 503), ("awaiting_input", 200, 200), ("failed", 404, 200)],
 )
 def test_closed(waiting, say, state, claim, end):
     """An end is kept whatever the task's state: who clears it with that run entered gets the result."""

@@ -33,7 +33,10 @@ def all_seen():
     spoken = [
         Spoken(claim=claim, end=end, stopped=stopped)
         for claim in (None, Claim(THEN), Claim(THEN, "7"))
-        for end in (None, *(End(THEN, "success", run_id, {"rows": 1, "of": 2}, "done") for run_id in RUN_IDS))
+        for end in (
+            None,
+            *(End(THEN, "success", run_id, {"rows": 1, "of": 2}, "done") for run_id in RUN_IDS),
+        )
         for stopped in (None, THEN)
     ]
     places = [(True, True, entered) for entered in RUN_IDS]
@@ -59,7 +62,9 @@ def is_other(said, seen):
 
 
 ROWS = {
-    "has ended": lambda said, seen: seen.spoken.end and seen.spoken.end.run_id in (None, said.run_id),
+    "has ended": lambda said, seen: (
+        seen.spoken.end and seen.spoken.end.run_id in (None, said.run_id)
+    ),
     "was told to stop": lambda _, seen: seen.spoken.stopped,
     "is not wanted": lambda _, seen: (
         not seen.is_current or seen.task == "ended" or (seen.task == "success" and seen.waits)
@@ -77,12 +82,18 @@ ROWS = {
 
 def table():
     """Return the rows of the docstring: the condition, and the cell for each of what a run can say."""
-    _, _, _, *lines = [line for line in str(decision.__doc__).splitlines() if "  " in line or "====" in line]
+    _, _, _, *lines = [
+        line for line in str(decision.__doc__).splitlines() if "  " in line or "====" in line
+    ]
     rows = [
-        [cell.strip() for cell in (line[:50], line[52:73], line[75:96], line[98:])] for line in lines[:-1]
+        [cell.strip() for cell in (line[:50], line[52:73], line[75:96], line[98:])]
+        for line in lines[:-1]
     ]
     assert [row[0] for row in rows] == [*ROWS]
-    return [(ROWS[name], dict(zip((Started, Running, Ended), cells, strict=True))) for name, *cells in rows]
+    return [
+        (ROWS[name], dict(zip((Started, Running, Ended), cells, strict=True)))
+        for name, *cells in rows
+    ]
 
 
 def applies(cell, seen):
@@ -110,12 +121,16 @@ def recorded(verdict, cell, said, seen):
 def test_the_table(said):
     rows = table()
     for seen in all_seen():
-        cell = next(c[type(said)] for fits, c in rows if fits(said, seen) and applies(c[type(said)], seen))
+        cell = next(
+            c[type(said)] for fits, c in rows if fits(said, seen) and applies(c[type(said)], seen)
+        )
         name = cell.split(",")[0]
         if cell == "SAME_END, OTHER_END":
             end = seen.spoken.end
             name = (
-                "SAME_END" if said.result["rows"] is not True and said.run_id == end.run_id else "OTHER_END"
+                "SAME_END"
+                if said.result["rows"] is not True and said.run_id == end.run_id
+                else "OTHER_END"
             )
         verdict, spoken = decide(said, seen, NOW)
         assert verdict is Verdict[name], seen

@@ -155,7 +155,9 @@ def api_server(airflow_home):
         patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "viewer:viewer")
         passwords = str(airflow_home / "passwords.json")
         patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE", passwords)
-        patch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a-secret-of-the-tests-that-is-long-enough" * 4)
+        patch.setenv(
+            "AIRFLOW__API_AUTH__JWT_SECRET", "a-secret-of-the-tests-that-is-long-enough" * 4
+        )
         purge_cached_app()
         yield create_app("core")
         purge_cached_app()
@@ -245,7 +247,11 @@ class TestWhoSeesWhat:
         assert viewer.get(LIST).status_code == 403
 
     def test_what_does_not_exist(self, viewer, dag):
-        paths = f"{TAB}?dag_id=callbacks&run_id=x&task_id=wait", f"{TAB}?dag_id=callbacks", f"{LIST}other"
+        paths = (
+            f"{TAB}?dag_id=callbacks&run_id=x&task_id=wait",
+            f"{TAB}?dag_id=callbacks",
+            f"{LIST}other",
+        )
         assert [viewer.get(path).status_code for path in paths] == [404, 404, 404]
         # A DAG that is asked for does not stand for all.
         assert viewer.get(f"{LIST}?dag_id=callbacks").status_code == 400
@@ -319,7 +325,12 @@ class TestStates:
     def test_batch(self, dag, listed, tab):
         task = Task(dag, starts=False)
         counts = {"total": 400, "started": 280, "rejected": 15, "unknown": 5, "remaining": 100}
-        entry = {"at": ago(5).isoformat(), "max_tries": 2, "flow_id": "orders", "conn_id": "of-the-batch"}
+        entry = {
+            "at": ago(5).isoformat(),
+            "max_tries": 2,
+            "flow_id": "orders",
+            "conn_id": "of-the-batch",
+        }
         for number in range(12):
             said = {**entry, "counts": counts if number == 11 else {"total": 1}}
             task.put(f"workflow_automation_batch_{number:06}", said)
@@ -333,11 +344,19 @@ class TestStates:
         assert "A Clear starts all items again" in text
         assert "list of runs" in text
 
-    @pytest.mark.parametrize("later", [{"state": "up_for_retry"}, {"try_number": 2}, {"state": "failed"}])
+    @pytest.mark.parametrize(
+        "later", [{"state": "up_for_retry"}, {"try_number": 2}, {"state": "failed"}]
+    )
     def test_what_a_batch_had_in_flight_is_in_doubt_after_a_kill(self, dag, listed, later):
         task = Task(dag, starts=False)
         counts = {"total": 9, "started": 2, "rejected": 0, "unknown": 0, "remaining": 7}
-        entry = {"at": ago(5).isoformat(), "try_number": 1, "max_tries": 2, "counts": counts, "in_flight": 4}
+        entry = {
+            "at": ago(5).isoformat(),
+            "try_number": 1,
+            "max_tries": 2,
+            "counts": counts,
+            "in_flight": 4,
+        }
         task.put("workflow_automation_batch_000000", entry)
         assert "starting|" in listed().rows[1]
         assert "2 of 9 started, 7 remaining" in listed().text
@@ -360,7 +379,9 @@ class TestStates:
 
     def test_queued_after_a_clear(self, dag, listed):
         for key in ("start/1/0", "batch_000000"):
-            Task(dag, starts=False, state="queued", start_date=None).put(f"workflow_automation_{key}", {})
+            Task(dag, starts=False, state="queued", start_date=None).put(
+                f"workflow_automation_{key}", {}
+            )
         assert len(listed().rows) == 3
 
     def test_what_is_not_on_the_page(self, dag, listed):
@@ -392,7 +413,9 @@ class TestDoubts:
         assert len(listed(state="in doubt").rows) == 4
 
     def test_what_the_run_has_said_since(self, dag, row, tab):
-        task = Task(dag, state="failed").speak(end=End(ago(1), "success", "77", {"rows": 3}, "Done"))
+        task = Task(dag, state="failed").speak(
+            end=End(ago(1), "success", "77", {"rows": 3}, "Done")
+        )
         task.say("half", 0.5, seconds=0)
         assert "in doubt|" in row(task)
         assert "|ended: success. Done|" in row(task)
@@ -427,7 +450,9 @@ class TestList:
             Task(dag).outcome().park(86400),
         ]
         rows = listed().rows[1:]
-        marks = [next(number for number, task in enumerate(tasks) if task.mark in row) for row in rows]
+        marks = [
+            next(number for number, task in enumerate(tasks) if task.mark in row) for row in rows
+        ]
         assert marks[:2] == [1, 0]
         assert ["silent" in row for row in rows] == [True, True, False, False]
 
@@ -442,7 +467,9 @@ class TestList:
             ({"q": "1001", "state": "started"}, "ab"), ({"q": "1001", "state": "starting"}, ""), ({"state": "?"}, ""),
         ):  # fmt: skip
             text = "".join(listed(**query).rows)
-            assert "".join(name for name, task in tasks.items() if task.mark in text) == expected, query
+            assert "".join(name for name, task in tasks.items() if task.mark in text) == expected, (
+                query
+            )
         assert {"all 1", "started 1"} <= {*listed(q="<orders>").links.values()}
         assert "Nothing is in doubt" in listed(q="x").text
 
@@ -479,7 +506,9 @@ class TestList:
         assert "1001" in tab(task).text
 
     def test_below_a_path(self, dag):
-        below = TestClient(page.app, root_path="/team/workflow-automation/runs", follow_redirects=False)
+        below = TestClient(
+            page.app, root_path="/team/workflow-automation/runs", follow_redirects=False
+        )
         to = below.get("/").headers["location"]
         assert to.startswith("/team/api/v2/auth/login?next=%2Fteam%2Fworkflow-auto")
 
@@ -521,7 +550,9 @@ class TestTab:
 
     def test_the_run_that_a_person_entered(self, dag, tab, row):
         task = Task(dag)
-        task.write_start(run={"run_id": "42"}, token=digest_of(task.token), giver=(1, 0), conn_id=task.mark)
+        task.write_start(
+            run={"run_id": "42"}, token=digest_of(task.token), giver=(1, 0), conn_id=task.mark
+        )
         assert row(task).startswith("started|")
         assert "A person entered" in tab(task).text
 
@@ -547,10 +578,17 @@ HOSTILE = [
 class TestHostileTexts:
     @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
     def test_shown_as_text(self, dag, viewer, text):
-        task = Task(dag).outcome(run={"run_id": text, "run_link": text, "flow_id": text}).say(text).park()
+        task = (
+            Task(dag)
+            .outcome(run={"run_id": text, "run_link": text, "flow_id": text})
+            .say(text)
+            .park()
+        )
         task.give(flow_id=text, conn_id=text)
         task.speak(
-            claim=Claim(ago(9), text, text), end=End(ago(8), "success", text, text, text), refused=[text]
+            claim=Claim(ago(9), text, text),
+            end=End(ago(8), "success", text, text, text),
+            refused=[text],
         )
         advised = Task(dag, state="failed").outcome(run={"run_id": text})
         query = urlencode({"q": text[:99]}, errors="replace")
@@ -560,7 +598,9 @@ class TestHostileTexts:
             found = Html(response.text)
             assert not {tag for tag, _ in found.elements} & {"img", "svg", "b"}
             assert len(found.all("script")) == 1
-            assert not [attrs for _, attrs in found.elements if any(name.startswith("on") for name in attrs)]
+            assert not [
+                attrs for _, attrs in found.elements if any(name.startswith("on") for name in attrs)
+            ]
             assert not set(found.text) & {*"\u202e\u2066\u200b\x1b\0"}
             assert len(response.text) < 60_000
 
@@ -612,14 +652,20 @@ class TestHostileTexts:
         for key in (*keys, run_key(digest), word_key(digest), frozen_key(digest)):
             runs = conversations(row, {keys[0]: start, key: json_object(value)})
             assert page._page(title="Flow run", row=row, runs=runs).status_code == 200
-            rows = sorted((run for run in runs if not run.matches("?")), key=lambda run: run.pressure)
+            rows = sorted(
+                (run for run in runs if not run.matches("?")), key=lambda run: run.pressure
+            )
             assert page._page(title="Flow runs", rows=rows, counts=Counter()).status_code == 200
 
     def test_entries_that_cannot_be_read(self, dag, viewer):
         """Nor what the task has left for its own return."""
         parked, empty = Task(dag).outcome().park(), Task(dag, starts=False)
         parked.change(next_kwargs={"waiting": {"until": 7}})
-        for key, value in (("start/1/0", "{"), ("batch_000003", "[" * 5000), ("run", '"s3://bucket"')):
+        for key, value in (
+            ("start/1/0", "{"),
+            ("batch_000003", "[" * 5000),
+            ("run", '"s3://bucket"'),
+        ):
             empty.enter(f"workflow_automation_{key}", value)
         urls = LIST, f"{TAB}?{parked.query}", f"{TAB}?{empty.query}"
         for response in map(viewer.get, urls):

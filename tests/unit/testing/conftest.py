@@ -43,7 +43,9 @@ class Caller:
         return self.http.post(f"/api/flows/{flow_id}/trigger", json={"inputs": inputs or {}})
 
     def by_key(self, inputs=None, key=KEY.value):
-        return self.http.post("/api/trigger", json={"inputs": inputs or {}}, headers={"X-API-Key": key})
+        return self.http.post(
+            "/api/trigger", json={"inputs": inputs or {}}, headers={"X-API-Key": key}
+        )
 
     def upload(self, run_id, files=(), key=KEY.value, flow_id="demo-flow"):
         body = {"flow_id": flow_id, "run_id": run_id, "files": list(files)}

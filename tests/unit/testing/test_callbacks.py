@@ -57,7 +57,9 @@ class Receiver:
         if response is None or isinstance(response, float):
             await exchange.hang(response or 0)
         else:
-            await exchange.respond(Response("{}", response) if isinstance(response, int) else response)
+            await exchange.respond(
+                Response("{}", response) if isinstance(response, int) else response
+            )
 
 
 @pytest.fixture
@@ -105,7 +107,12 @@ def test_a_run_calls_back_as_a_flow_would(run, receiver, scripted, end):
     assert path == f"/workflow-automation/callback?token={TOKEN}"
     assert headers["Content-Type"] == "application/json"
     assert (callback.run_id, callback.flow_id) == ("1001", "demo-flow")
-    assert (callback.status, callback.response, callback.error, callback.attempts) == (200, "{}", None, 1)
+    assert (callback.status, callback.response, callback.error, callback.attempts) == (
+        200,
+        "{}",
+        None,
+        1,
+    )
     assert read(body) == end
     assert callback.body == json.loads(body)
 
@@ -163,7 +170,11 @@ def test_further_calls(run, receiver):
 def test_any_body(run, receiver, body, arrives):
     wrong, again, right = run(3, body=body, then=[{"delay": 0}, {"result": "right"}])
     assert [call[2] for call in receiver.received[:2]] == [arrives] * 2
-    assert (wrong.body, again.body, right.body) == (body, body, {"status": "success", "result": "right"})
+    assert (wrong.body, again.body, right.body) == (
+        body,
+        body,
+        {"status": "success", "result": "right"},
+    )
 
 
 # Retries ------------------------------------------------------------------------------------------------
@@ -225,7 +236,10 @@ def test_stopping_ends_what_is_still_to_be_sent(service, call, receiver):
             service.stop()
             assert time.monotonic() - began < 30
     stopped = "the service was stopped"
-    found = {callback.run_id: (callback.attempts, callback.error) for callback in service.journal.callbacks()}
+    found = {
+        callback.run_id: (callback.attempts, callback.error)
+        for callback in service.journal.callbacks()
+    }
     assert found == {"1001": (0, stopped), "1002": (1, stopped), "1003": (1, stopped)}
 
 
@@ -243,7 +257,10 @@ def test_the_token_is_nowhere(service, call, http, receiver, caplog, monkeypatch
     call.by_path({"callback_url": receiver.url, "nested": [{"again": f"see {receiver.url}&x=1"}]})
     callbacks = sent(service, 2)
 
-    assert [path.partition("token=")[2] for path, _, _ in receiver.received] == ["foreign-1", "foreign-2"]
+    assert [path.partition("token=")[2] for path, _, _ in receiver.received] == [
+        "foreign-1",
+        "foreign-2",
+    ]
     paths = ("/", "/runs/1001", "/_control/journal", "/_control/callbacks")
     shown = [service.journal.path.read_text(), *(http.get(path).text for path in paths)]
     shown += [repr(service.callbacks.all()), repr(callbacks), caplog.text]
@@ -251,7 +268,9 @@ def test_the_token_is_nowhere(service, call, http, receiver, caplog, monkeypatch
     assert callbacks[0].url == receiver.url.replace(TOKEN, "(withheld)")
     (run,) = service.runs
     assert run.inputs["callback_url"] == receiver.url.replace(TOKEN, "(withheld)")
-    assert run.inputs["nested"] == [{"again": f"see {receiver.url}&x=1".replace(TOKEN, "(withheld)")}]
+    assert run.inputs["nested"] == [
+        {"again": f"see {receiver.url}&x=1".replace(TOKEN, "(withheld)")}
+    ]
 
 
 @given(
@@ -306,7 +325,9 @@ def test_over_http(service, call, receiver):
         call.by_path({"callback_url": receiver.url, "day": "x"})
         sent(service)
         options = {"result": [1], "token": "(withheld)", "inputs": {"day": "x"}, "times": 2}
-        assert control.callbacks() == [{"status": "success", **options, "remaining": 1, "applied": 1}]
+        assert control.callbacks() == [
+            {"status": "success", **options, "remaining": 1, "applied": 1}
+        ]
         (callback,) = control.journal()["callbacks"]
         assert (callback["status"], callback["body"]) == (200, {"status": "success", "result": [1]})
         with pytest.raises(ValueError, match="option 'kind'"):
@@ -364,7 +385,9 @@ def test_first_step_words_and_end(service, call, receiver, names_run):
         (False, [409, 409, 409], 4, True),
     ],
 )
-def test_flow_that_obeys_and_one_that_does_not(service, call, receiver, obeys, statuses, calls, works):
+def test_flow_that_obeys_and_one_that_does_not(
+    service, call, receiver, obeys, statuses, calls, works
+):
     """It asks twice, says one word, and ends; each call has two attempts."""
     service.callbacks.add(started=0, claims=2, running=[{}], attempts=2, wait=0.01, obeys=obeys)
     receiver.responses.extend(statuses)

@@ -22,14 +22,38 @@ REASON = {"why": "x"}
     ("kind", "options", "status", "body", "headers"),
     [
         ("reject", {}, 400, {"error": "the fault reject"}, {"content-type": "application/json"}),
-        ("reject", {"status": 422, "body": REASON, "headers": {"X-A": "b"}}, 422, REASON, {"x-a": "b"}),
+        (
+            "reject",
+            {"status": 422, "body": REASON, "headers": {"X-A": "b"}},
+            422,
+            REASON,
+            {"x-a": "b"},
+        ),
         ("busy", {}, 429, ..., {"retry-after": None}),
         ("busy", {"status": 408, "retry_after": 0}, 408, ..., {"retry-after": "0"}),
-        ("busy", {"status": 503, "retry_after": "Wed, 21 Oct"}, 503, ..., {"retry-after": "Wed, 21 Oct"}),
+        (
+            "busy",
+            {"status": 503, "retry_after": "Wed, 21 Oct"},
+            503,
+            ...,
+            {"retry-after": "Wed, 21 Oct"},
+        ),
         ("redirect", {"location": "http://a.test/"}, 307, ..., {"location": "http://a.test/"}),
         ("status_after", {"status": 502, "body": "oops"}, 502, "oops", {}),
-        ("response", {"status": 202, "body": REASON, "headers": {"X-A": "b"}}, 202, REASON, {"x-a": "b"}),
-        ("response", {"status": 200, "headers": {"Content-Type": "a/b"}}, 200, ..., {"content-type": "a/b"}),
+        (
+            "response",
+            {"status": 202, "body": REASON, "headers": {"X-A": "b"}},
+            202,
+            REASON,
+            {"x-a": "b"},
+        ),
+        (
+            "response",
+            {"status": 200, "headers": {"Content-Type": "a/b"}},
+            200,
+            ...,
+            {"content-type": "a/b"},
+        ),
         ("response", {"status": 204}, 204, "", {}),
         ("empty", {}, 201, "", {}),
         ("garbage", {}, 201, "<html>not JSON", {}),
@@ -45,7 +69,11 @@ def test_whole_responses(service, call, kind, options, status, body, headers):
     is_accepted = kind not in ("reject", "busy", "redirect")
     assert len(service.runs) == is_accepted
     request = only_request(service)
-    assert (request.status, request.fault, request.run_id) == (status, kind, "1001" if is_accepted else None)
+    assert (request.status, request.fault, request.run_id) == (
+        status,
+        kind,
+        "1001" if is_accepted else None,
+    )
     assert call.by_path().status_code == 201
 
 
@@ -66,7 +94,11 @@ def test_closed_without_a_response(service, call, kind, options, error, when):
     assert time.monotonic() - started >= options.get("seconds", 0)
     assert len(service.runs) == (when == "after")
     request = only_request(service)
-    assert (request.status, request.fault, request.outcome) == (None, f"{kind}_{when}", "no response")
+    assert (request.status, request.fault, request.outcome) == (
+        None,
+        f"{kind}_{when}",
+        "no response",
+    )
     assert (request.run_id == "1001") is (when == "after")
 
 
@@ -111,7 +143,11 @@ def test_echo_key(service, call):
     assert service.runs == []
     service.faults.add("echo_key", status=201)
     response = call.by_key()
-    assert response.json() == {"echo": forms, "run_id": "1001", "run_link": f"{service.url}/runs/1001"}
+    assert response.json() == {
+        "echo": forms,
+        "run_id": "1001",
+        "run_link": f"{service.url}/runs/1001",
+    }
     service.faults.add("echo_key", status=200)
     assert value in call.upload("1001").json()
     assert (len(service.runs), len(service.uploads)) == (1, 1)
@@ -152,12 +188,20 @@ def test_faults_strike_in_order_and_then_no_more(service, call):
 
 def test_narrowed_down(service, call):
     service.faults.add("reject", flow_id="other-flow", times=None)
-    assert [call.by_path().status_code, call.by_path(flow_id="other-flow").status_code] == [201, 400]
-    assert [call.by_key({"case": {"a": 1}}).status_code, call.by_key(key="other").status_code] == [201, 400]
+    assert [call.by_path().status_code, call.by_path(flow_id="other-flow").status_code] == [
+        201,
+        400,
+    ]
+    assert [call.by_key({"case": {"a": 1}}).status_code, call.by_key(key="other").status_code] == [
+        201,
+        400,
+    ]
     uploads = [{}, {"key": "wrong", "flow_id": "other-flow"}, {"key": "wrong"}]
     assert [call.upload("1001", **upload).status_code for upload in uploads] == [200, 400, 401]
     service.faults.add("reject", status=418, inputs={"case": {"a": 1}}, times=None)
-    assert [call.by_path({"case": case}).status_code for case in ({"a": 2}, {"b": 1}, [1])] == [201] * 3
+    assert [call.by_path({"case": case}).status_code for case in ({"a": 2}, {"b": 1}, [1])] == [
+        201
+    ] * 3
     assert call.by_path({"case": {"a": 1, "b": 2}, "more": 1}).status_code == 418
     assert [call.upload(run_id).status_code for run_id in ("1001", "1002")] == [200, 418]
 
@@ -169,7 +213,10 @@ def test_what_is_not_struck(service, http, call):
     with pytest.raises(httpx.RemoteProtocolError):
         call.by_path()
     service.faults.add("reject", status=418, times=None)
-    assert [http.post("/api/nowhere").status_code, http.get("/api/trigger").status_code] == [404, 405]
+    assert [http.post("/api/nowhere").status_code, http.get("/api/trigger").status_code] == [
+        404,
+        405,
+    ]
     assert http.get("/").status_code == 200
 
 

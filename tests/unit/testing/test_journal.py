@@ -45,7 +45,8 @@ def test_a_half_written_last_line_is_passed_over_and_dropped(path, kept):
 
 
 @pytest.mark.parametrize(
-    "content", [b"hello\n", b"hello", b"[]\n", b'{"event": "other"}\n', b'{"event": "run", "x": 1}\n', b"\n"]
+    "content",
+    [b"hello\n", b"hello", b"[]\n", b'{"event": "other"}\n', b'{"event": "run", "x": 1}\n', b"\n"],
 )
 def test_another_file_is_rejected_and_left_alone(path, content):
     path.write_bytes(content)
@@ -78,7 +79,15 @@ def test_it_is_synced_before_the_response(call, monkeypatch):
 
 
 def start(path):
-    command = [sys.executable, "-m", "workflow_automation_provider.testing", "--port", "0", "--journal", path]
+    command = [
+        sys.executable,
+        "-m",
+        "workflow_automation_provider.testing",
+        "--port",
+        "0",
+        "--journal",
+        path,
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     base_url = process.stdout.readline().split()[-1]
@@ -101,7 +110,10 @@ def test_what_was_accepted_survives_a_kill(path):
     with http, process:
         call = Caller(http)
         assert call.by_path().json()["run_id"] == "1004"
-        assert [call.upload(run, key="demo-key").status_code for run in ("1003", "1001")] == [403, 200]
+        assert [call.upload(run, key="demo-key").status_code for run in ("1003", "1001")] == [
+            403,
+            200,
+        ]
         assert "hung" in http.get("/runs/1003").text
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0

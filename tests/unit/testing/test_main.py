@@ -37,7 +37,9 @@ def client(printed):
 
 def connections(printed):
     """The connections after the printed lines were pasted into a shell."""
-    exports = "".join(line for line in printed.splitlines(keepends=True) if line.startswith("export "))
+    exports = "".join(
+        line for line in printed.splitlines(keepends=True) if line.startswith("export ")
+    )
     command = ["sh", "-c", f"{exports}env -0"]
     done = subprocess.run(command, env={}, capture_output=True, text=True, check=True)
     found = dict(entry.partition("=")[::2] for entry in done.stdout.split("\0"))
@@ -51,7 +53,11 @@ def connections(printed):
 def test_the_demo_key_is_shown_and_its_connection_is_ready(serve_and):
     printed = serve_and(then=lambda printed: printed)
     assert f"value {DEMO_KEY.value}" in printed
-    demo = {"conn_type": "workflow_automation", "host": printed.split()[2], "password": DEMO_KEY.value}
+    demo = {
+        "conn_type": "workflow_automation",
+        "host": printed.split()[2],
+        "password": DEMO_KEY.value,
+    }
     assert connections(printed) == {"DEFAULT": {**demo, "extra": {"flow_id": DEMO_KEY.flow_id}}}
 
 

@@ -37,14 +37,21 @@ class TestOwnKeys:
         return [A, B]
 
     def test_each_connection_has_its_own(
-        self, workflow_automation_connect, workflow_automation_connection, workflow_automation_service
+        self,
+        workflow_automation_connect,
+        workflow_automation_connection,
+        workflow_automation_service,
     ):
         assert workflow_automation_service.keys == (A, B)
         assert workflow_automation_connection == "workflow_automation_default"
         assert workflow_automation_connect("second", B, extra={"timeout": 5}) == "second"
         plain = {"conn_type": "workflow_automation", "host": workflow_automation_service.base_url}
         assert connections() == {
-            "WORKFLOW_AUTOMATION_DEFAULT": {**plain, "password": "a", "extra": {"flow_id": "flow-a"}},
+            "WORKFLOW_AUTOMATION_DEFAULT": {
+                **plain,
+                "password": "a",
+                "extra": {"flow_id": "flow-a"},
+            },
             "SECOND": {**plain, "password": "b", "extra": {"flow_id": "flow-b", "timeout": 5}},
         }
         with pytest.raises(ValueError, match="pass one of the keys"):
@@ -52,13 +59,19 @@ class TestOwnKeys:
 
 
 @pytest.mark.since_3_3
-@pytest.mark.parametrize("first", ["workflow_automation_connection", "workflow_automation_callback_base_url"])
-def test_connections_have_the_endpoint_whichever_is_made_first(request, first, workflow_automation_connect):
+@pytest.mark.parametrize(
+    "first", ["workflow_automation_connection", "workflow_automation_callback_base_url"]
+)
+def test_connections_have_the_endpoint_whichever_is_made_first(
+    request, first, workflow_automation_connect
+):
     request.getfixturevalue(first)
     url = request.getfixturevalue("workflow_automation_callback_base_url")
     request.getfixturevalue("workflow_automation_connection")
     workflow_automation_connect("second", extra={"timeout": 5})
-    workflow_automation_connect("third", DEMO_KEY, extra={"callback_base_url": "https://airflow.example"})
+    workflow_automation_connect(
+        "third", DEMO_KEY, extra={"callback_base_url": "https://airflow.example"}
+    )
     assert {name: found["extra"] for name, found in connections().items()} == {
         "WORKFLOW_AUTOMATION_DEFAULT": {"flow_id": "demo-flow", "callback_base_url": url},
         "SECOND": {"flow_id": "demo-flow", "callback_base_url": url, "timeout": 5},
@@ -78,7 +91,11 @@ def test_the_variables():
     store = StateStore()
     context = make_context(TASK, store=store, try_number=2, ds="2026-01-31")
     assert context.keys() == {"ti", "dag_run", "task", "task_state_store", "ds"}
-    assert (context["task"], context["task_state_store"], context["ds"]) == (TASK, store, "2026-01-31")
+    assert (context["task"], context["task_state_store"], context["ds"]) == (
+        TASK,
+        store,
+        "2026-01-31",
+    )
     ti, dag_run = context["ti"], context["dag_run"]
     assert (ti.task_id, ti.try_number, ti.max_tries, ti.xcoms) == ("trigger", 2, 3, {})
     assert (dag_run.start_date, dag_run.clear_number) == (datetime(2026, 1, 1, tzinfo=UTC), 0)
@@ -133,7 +150,9 @@ def test_operators_run_without_a_database(
 def test_a_retry_and_a_new_task_instance(operators, workflow_automation_context):
     def execute(try_number, task_id="trigger"):
         trigger = operators.TriggerFlowOperator(task_id=task_id, inputs={}, retries=1)
-        return trigger.execute(workflow_automation_context(trigger, try_number=try_number))["run_id"]
+        return trigger.execute(workflow_automation_context(trigger, try_number=try_number))[
+            "run_id"
+        ]
 
     found = [execute(1), execute(2), execute(2, "other"), execute(2), execute(1), execute(2)]
     assert found == ["1001", "1001", "1002", "1001", "1003", "1003"]

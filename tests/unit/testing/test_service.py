@@ -12,7 +12,13 @@ import httpx
 import pytest
 
 from workflow_automation_provider.execution.callback import PATH, new_token
-from workflow_automation_provider.testing import DEMO_KEY, CallbackEndpoint, JournalError, Key, LocalService
+from workflow_automation_provider.testing import (
+    DEMO_KEY,
+    CallbackEndpoint,
+    JournalError,
+    Key,
+    LocalService,
+)
 from workflow_automation_provider.testing._server.server import listen
 
 from .conftest import Caller
@@ -53,7 +59,10 @@ def test_a_start_that_fails_keeps_nothing(service, tmp_path):
 def test_https_with_faults(certificate):
     service = LocalService(certfile=certificate.certfile, keyfile=certificate.certfile)
     context = ssl.create_default_context(cafile=str(certificate.ca_bundle))
-    with service, httpx.Client(base_url=service.url, verify=context, trust_env=False, timeout=60) as http:
+    with (
+        service,
+        httpx.Client(base_url=service.url, verify=context, trust_env=False, timeout=60) as http,
+    ):
         call = Caller(http)
         assert call.by_path().json()["run_link"].startswith("https://127.0.0.1:")
         for kind in ("drop_after", "reset_after", "truncate"):
@@ -96,7 +105,11 @@ def test_exhausted_key_still_uploads_and_stays_exhausted_after_a_restart():
     [
         (LocalService, {"keys": "demo-key"}, "keys is str;"),
         (LocalService, {"keys": [DEMO_KEY, "demo-key"]}, "keys[1] is str;"),
-        (LocalService, {"keys": [Key("same", "a"), Key("same", "b")]}, "Two keys have the same value"),
+        (
+            LocalService,
+            {"keys": [Key("same", "a"), Key("same", "b")]},
+            "Two keys have the same value",
+        ),
         (LocalService, {"keys": [Key("a", "same"), Key("b", "same")]}, "Two keys of one flow"),
         (LocalService, {"host": None}, "host is None;"),
         (LocalService, {"port": "8070"}, "port is '8070';"),
@@ -121,7 +134,11 @@ def test_an_airflow_connection_to_it():
     demo = {**plain, "password": "demo-key", "extra": {"flow_id": "demo-flow"}}
     assert service.airflow_connection() == service.airflow_connection(DEMO_KEY) == demo
     extra = {"flow_id": "mine", "timeout": 5}
-    assert service.airflow_connection(other, extra) == {**plain, "password": "other", "extra": extra}
+    assert service.airflow_connection(other, extra) == {
+        **plain,
+        "password": "other",
+        "extra": extra,
+    }
     with pytest.raises(ValueError, match="keys of the service") as caught:
         service.airflow_connection(Key("s3cret", "x"))
     assert "s3cret" not in str(caught.value)

@@ -60,7 +60,9 @@ class Api:
     :param stopping: set when the service stops
     """
 
-    def __init__(self, state: State, faults: Faults, sender: CallbackSender, stopping: asyncio.Event) -> None:
+    def __init__(
+        self, state: State, faults: Faults, sender: CallbackSender, stopping: asyncio.Event
+    ) -> None:
         self._state = state
         self._faults = faults
         self._sender = sender
@@ -89,7 +91,9 @@ class Api:
             exchange.connection.on_unread = self._closed_unread
         await send_faulty(fault, response, exchange)
 
-    def _settle(self, call: Call, verdict: Run | Upload | HTTPException, fault: Fault | None) -> Response:
+    def _settle(
+        self, call: Call, verdict: Run | Upload | HTTPException, fault: Fault | None
+    ) -> Response:
         """
         Journal the request and what it leads to, and return the response.
 
@@ -110,7 +114,9 @@ class Api:
             self._state.add(verdict, replace(request, run_id=verdict.run_id))
         except RecursionError:
             # The JSON parser allows deeper nesting than the encoder.
-            return self._settle(call, HTTPException(400, "the body is nested too deeply"), fault=None)
+            return self._settle(
+                call, HTTPException(400, "the body is nested too deeply"), fault=None
+            )
         if isinstance(verdict, Run):
             self._sender.begin(verdict, call.body.fields["inputs"])
         return response
@@ -170,7 +176,9 @@ class Api:
 
     def _closed_unread(self) -> None:
         nothing = (None, None, None, None)
-        self._state.add(Request("", "", *nothing, "stale", "closed unread", key_sent=False, size=0, at=now()))
+        self._state.add(
+            Request("", "", *nothing, "stale", "closed unread", key_sent=False, size=0, at=now())
+        )
 
 
 def _fields(call: Call) -> dict[str, Any]:

@@ -85,7 +85,9 @@ def _plain(name: str) -> str:
         return name.rstrip(".").lower()
 
 
-def make_app(api: Api, faults: Faults, callbacks: Callbacks, journal: Journal, guard: Guard) -> ASGIApp:
+def make_app(
+    api: Api, faults: Faults, callbacks: Callbacks, journal: Journal, guard: Guard
+) -> ASGIApp:
     """Combine the parts of the service."""
     queues: dict[str, Faults | Callbacks] = {"faults": faults, "callbacks": callbacks}
     site = Starlette(
@@ -94,7 +96,11 @@ def make_app(api: Api, faults: Faults, callbacks: Callbacks, journal: Journal, g
             Route("/runs/{run_id}", functools.partial(pages.run, journal)),
             Route("/_control/health", _health),
             Route("/_control/journal", functools.partial(_journal, journal)),
-            Route("/_control/{name}", functools.partial(_queue, queues), methods=["GET", "POST", "DELETE"]),
+            Route(
+                "/_control/{name}",
+                functools.partial(_queue, queues),
+                methods=["GET", "POST", "DELETE"],
+            ),
         ]
     )
 
@@ -121,7 +127,9 @@ async def _health(_: Request) -> Response:
 
 async def _journal(journal: Journal, _: Request) -> Response:
     kinds = ("runs", "uploads", "requests", "callbacks", "worked")
-    return json_response(200, {kind: [vars(record) for record in getattr(journal, kind)()] for kind in kinds})
+    return json_response(
+        200, {kind: [vars(record) for record in getattr(journal, kind)()] for kind in kinds}
+    )
 
 
 async def _queue(queues: Mapping[str, Faults | Callbacks], request: Request) -> Response:
@@ -138,7 +146,9 @@ async def _queue(queues: Mapping[str, Faults | Callbacks], request: Request) -> 
 
 async def _add(queue: Faults | Callbacks, request: Request) -> Response:
     if not says_json(request.headers.get("content-type", "")):
-        hint = "Content-Type must be application/json: add the header 'Content-Type: application/json'"
+        hint = (
+            "Content-Type must be application/json: add the header 'Content-Type: application/json'"
+        )
         return json_response(415, {"error": hint})
     try:
         options = json.loads(await request.body())

@@ -15,7 +15,12 @@ import httpx
 from workflow_automation_provider.testing._server.calls import LONG_STRING, summarize
 from workflow_automation_provider.testing._server.responses import encode_body
 from workflow_automation_provider.testing._server.state import now
-from workflow_automation_provider.testing.callbacks import WITHHELD, Callback, with_token, withhold_tokens
+from workflow_automation_provider.testing.callbacks import (
+    WITHHELD,
+    Callback,
+    with_token,
+    withhold_tokens,
+)
 from workflow_automation_provider.testing.journal import SentCallback, Work
 
 if TYPE_CHECKING:
@@ -96,7 +101,9 @@ class CallbackSender:
         for call in callback.ends():
             await self._send(callback, call, run, url)
 
-    async def _send(self, callback: Callback, call: dict[str, Any], run: Run, own: str) -> int | None:
+    async def _send(
+        self, callback: Callback, call: dict[str, Any], run: Run, own: str
+    ) -> int | None:
         """Send a call until it is accepted or given up, and journal it; return the last status."""
         url = own if call["token"] is None else with_token(own, call["token"])
         attempt, attempts, body = _Attempt(), 0, None
@@ -118,7 +125,9 @@ class CallbackSender:
             attempt = _Attempt(error=f"result: {type(error).__name__}: {error}")
         finally:
             response = attempt.response
-            for secret in filter(None, [*parse_qs(urlsplit(own).query).get("token", []), call["token"]]):
+            for secret in filter(
+                None, [*parse_qs(urlsplit(own).query).get("token", []), call["token"]]
+            ):
                 response = response.replace(secret, WITHHELD)
             self._state.add(
                 SentCallback(

@@ -58,7 +58,11 @@ async def run(journal: Journal, request: Request) -> Response:
 
 
 def _upload(upload: Upload) -> str:
-    files = "<p>Too large to be shown.</p>" if upload.files is None else "".join(map(_json, upload.files))
+    files = (
+        "<p>Too large to be shown.</p>"
+        if upload.files is None
+        else "".join(map(_json, upload.files))
+    )
     return f"<p>{upload.size} bytes at {_time(upload.at)}</p>{files}"
 
 

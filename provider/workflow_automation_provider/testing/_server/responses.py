@@ -106,7 +106,9 @@ class Exchange:
     async def start(self, response: Response) -> None:
         """Send the status and the headers of a response."""
         headers = response.raw_headers
-        await self.send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+        await self.send(
+            {"type": "http.response.start", "status": response.status_code, "headers": headers}
+        )
 
     async def send_part(self, data: bytes) -> None:
         """Send a part of a body; more may follow."""
@@ -214,5 +216,9 @@ def _echo(status: int, key_value: bytes, usual: bytes) -> Response:
     body: Any = {"echo": forms}
     if status < 300:
         accepted = json.loads(usual)
-        body = {**accepted, **body} if isinstance(accepted, dict) else f"{accepted} {' '.join(forms)}"
-    return _response(status, json.dumps(body, ensure_ascii=False).encode(), {"x-echo": " ".join(forms)})
+        body = (
+            {**accepted, **body} if isinstance(accepted, dict) else f"{accepted} {' '.join(forms)}"
+        )
+    return _response(
+        status, json.dumps(body, ensure_ascii=False).encode(), {"x-echo": " ".join(forms)}
+    )

@@ -82,7 +82,9 @@ class BackgroundServer:
         except ssl.SSLError as error:
             error.filename = certfile
             raise
-        self._thread = threading.Thread(target=self._run, name="workflow-automation-service", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="workflow-automation-service", daemon=True
+        )
 
     def start(self) -> None:
         """Start serving; once this returns, requests are served."""

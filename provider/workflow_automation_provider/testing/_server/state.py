@@ -59,7 +59,9 @@ class State:
         if os.write(self._fd, data) != len(data):
             # The disk is full. Half a line in the middle would make the rest unreadable.
             os.ftruncate(self._fd, size)
-            raise OSError(f"The journal {self.journal.path} could not be written; is the disk full?")
+            raise OSError(
+                f"The journal {self.journal.path} could not be written; is the disk full?"
+            )
         os.fsync(self._fd)
         self.runs |= {record.run_id: record for record in records if isinstance(record, Run)}
 
@@ -73,7 +75,9 @@ class State:
         """Return whether a key has started its maximum number of runs."""
         if key.max_runs is None:
             return False
-        started = [run for run in self.runs.values() if (run.flow_id, run.key) == (key.flow_id, key.name)]
+        started = [
+            run for run in self.runs.values() if (run.flow_id, run.key) == (key.flow_id, key.name)
+        ]
         return len(started) >= key.max_runs
 
     def next_run_id(self) -> str:

@@ -13,7 +13,12 @@ from workflow_automation_provider.testing._server.app import Guard
 from ..conftest import JSON
 
 LOOPBACK = ["LocalHost:80", "localhost.:1", "127.0.0.1", "127.0.0.2:65535", "[::1]", "[::1]:8070"]
-FOREIGN = ["localhost.evil.example", "127.0.0.1.evil.example", "evil.localhost", "localhost:80@evil.example"]
+FOREIGN = [
+    "localhost.evil.example",
+    "127.0.0.1.evil.example",
+    "evil.localhost",
+    "localhost:80@evil.example",
+]
 FOREIGN += ["user@localhost", "[2001:db8::1]:80", "localhost:", "localhost:x", ""]
 
 
@@ -22,7 +27,11 @@ FOREIGN += ["user@localhost", "[2001:db8::1]:80", "localhost:", "localhost:x", "
     [
         (Guard("127.0.0.1"), LOOPBACK, FOREIGN),
         (Guard("0.0.0.0"), ["192.0.2.1:80", "localhost", "[2001:db8::1]"], ["evil.example"]),
-        (Guard("::1", "http://Service.test:8070/"), ["service.test:80", "127.0.0.1"], ["a.service.test"]),
+        (
+            Guard("::1", "http://Service.test:8070/"),
+            ["service.test:80", "127.0.0.1"],
+            ["a.service.test"],
+        ),
         (Guard("127.0.0.1", "https://[2001:db8::1]"), ["[2001:db8:0::1]"], ["[2001:db8::2]"]),
     ],
 )
@@ -43,7 +52,10 @@ PORTS = st.one_of(st.just(""), st.integers(0, 65535).map(lambda port: f":{port}"
 
 
 @given(
-    st.one_of(st.text(), st.from_regex(r"[a-z0-9-]{1,9}(\.[a-z0-9-]{1,9}){0,3}\.?", fullmatch=True)), PORTS
+    st.one_of(
+        st.text(), st.from_regex(r"[a-z0-9-]{1,9}(\.[a-z0-9-]{1,9}){0,3}\.?", fullmatch=True)
+    ),
+    PORTS,
 )
 def test_any_other_name_is_foreign(name, port):
     assume(name.rstrip(".").lower() != "localhost")

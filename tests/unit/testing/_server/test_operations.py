@@ -25,8 +25,13 @@ WITH_KEY = {**JSON, "X-API-Key": KEY.value}
 def test_trigger(service, http, operation):
     """By path, no key is looked at; the content type may be of any case, with parameters."""
     by_path = operation == "trigger_by_path"
-    headers = {"X-API-Key": "x" if by_path else "other", "Content-Type": "Application/JSON; charset=utf-8"}
-    response = http.post(BY_PATH if by_path else BY_KEY, json={"inputs": {"a": [1, "é"]}}, headers=headers)
+    headers = {
+        "X-API-Key": "x" if by_path else "other",
+        "Content-Type": "Application/JSON; charset=utf-8",
+    }
+    response = http.post(
+        BY_PATH if by_path else BY_KEY, json={"inputs": {"a": [1, "é"]}}, headers=headers
+    )
     assert response.status_code == 201
     assert response.json() == {"run_id": "1001", "run_link": f"{service.url}/runs/1001"}
     (run,) = service.runs
@@ -50,7 +55,10 @@ def test_upload_describes_long_strings(service, call):
         "sha256": hashlib.sha256(encoded.encode()).hexdigest(),
         "decoded": {"length": 1024, "sha256": hashlib.sha256(data).hexdigest()},
     }
-    assert plain["long_string"] == {"length": 600, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    assert plain["long_string"] == {
+        "length": 600,
+        "sha256": hashlib.sha256(text.encode()).hexdigest(),
+    }
 
 
 def test_too_large_to_be_parsed(service, http, call, monkeypatch):
@@ -79,7 +87,10 @@ REJECTED = [
     *((400, path, {"content": body}) for path in (BY_PATH, BY_KEY) for body in BAD_INPUTS),
     *((400, UPLOAD, {"json": {**FILES, **changes}}) for changes in BAD_FILES),
     (400, UPLOAD, {"json": {"flow_id": "demo-flow", "run_id": "1001"}}),
-    *((401, BY_KEY, {"content": GOOD, "headers": headers}) for headers in (JSON, {**JSON, "X-API-Key": "x"})),
+    *(
+        (401, BY_KEY, {"content": GOOD, "headers": headers})
+        for headers in (JSON, {**JSON, "X-API-Key": "x"})
+    ),
     (401, UPLOAD, {"json": FILES, "headers": {"X-API-Key": ""}}),
     (403, UPLOAD, {"json": FILES, "headers": {"X-API-Key": "other"}}),
     (404, UPLOAD, {"json": FILES}),
@@ -89,7 +100,10 @@ REJECTED = [
     ),
     *((405, path, {"method": "GET"}) for path in (BY_PATH, BY_KEY, UPLOAD)),
     *((405, BY_KEY, {"method": method}) for method in ("PUT", "DELETE", "HEAD")),
-    *((415, BY_PATH, {"content": GOOD, "headers": {"Content-Type": type_}}) for type_ in ("", "text/plain")),
+    *(
+        (415, BY_PATH, {"content": GOOD, "headers": {"Content-Type": type_}})
+        for type_ in ("", "text/plain")
+    ),
     (415, BY_PATH, {"content": GOOD, "headers": {"Content-Type": "application/jsonp"}}),
 ]
 
@@ -124,14 +138,25 @@ def test_upload_needs_a_run_of_the_flow_of_the_key(service, call):
     response = call.upload("1001", files, key="other", flow_id="other-flow")
     assert (response.status_code, response.json()) == (200, "3 files received")
     (upload,) = service.uploads
-    assert (upload.run_id, upload.flow_id, upload.files, upload.key) == ("1001", "other-flow", files, "other")
+    assert (upload.run_id, upload.flow_id, upload.files, upload.key) == (
+        "1001",
+        "other-flow",
+        files,
+        "other",
+    )
 
 
 def test_each_line_of_the_journal_is_an_event_with_its_fields(service, call):
     """The value of a key is nowhere."""
     call.by_key({"a": "b"})
     run, request = map(json.loads, service.journal.path.read_text().splitlines())
-    fields = {"run_id": "1001", "flow_id": "demo-flow", "inputs": {"a": "b"}, "by": "key", "key": "demo"}
+    fields = {
+        "run_id": "1001",
+        "flow_id": "demo-flow",
+        "inputs": {"a": "b"},
+        "by": "key",
+        "key": "demo",
+    }
     assert {**run, "at": ""} == {"event": "run", **fields, "at": ""}
     assert (request["event"], request["status"]) == ("request", 201)
     assert "s3cret" not in repr(KEY) + service.journal.path.read_text()
@@ -158,7 +183,9 @@ def test_segments_that_are_no_identifier(segment):
 
 
 @given(
-    st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(lambda text: text not in {".", ".."})
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
+        lambda text: text not in {".", ".."}
+    )
 )
 def test_any_text_comes_back_as_it_was_encoded(flow_id):
     segment = quote(flow_id, safe="").encode()
@@ -170,7 +197,11 @@ def test_decoding_never_fails_and_never_yields_an_empty_identifier(segment):
     assert decode_segment(segment) != ""
 
 
-@given(st.lists(st.sampled_from([b"api", b"flows", b"trigger", b"public", b"upload", b"", b"x"]), max_size=6))
+@given(
+    st.lists(
+        st.sampled_from([b"api", b"flows", b"trigger", b"public", b"upload", b"", b"x"]), max_size=6
+    )
+)
 def test_only_the_three_paths_are_operations(segments):
     operation, flow_id = find_operation(b"/" + b"/".join(segments))
     known = {(b"api", b"trigger"): "trigger_by_key", (b"api", b"public", b"upload"): "upload"}
