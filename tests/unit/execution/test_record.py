@@ -140,8 +140,8 @@ def test_one_read_that_finds_nothing_starts_no_second_run_beside_the_first(world
             assert task.flow.says(word, run_id=True) == 200
         seen = iter(range(999))
         process = task.try_(
-            lambda call: "lost" if call.kind == "get" and next(seen) == at else None
-        )  # noqa: B023
+            lambda call: "lost" if call.kind == "get" and next(seen) == at else None  # noqa: B023 - used in this turn of the loop
+        )
         for _ in range(3):
             task.try_() if task.state in ("up_for_retry", "awaiting_input") else None
         last, at = len(calls(process, kinds=["get"])), at + 1
