@@ -37,12 +37,12 @@ class FlowRunLink(BaseOperatorLink):
         """
         Store the link to a run. A failure is only logged, because the run was started.
 
-        :param run_link: URL as the service gave it, None if there is none yet
+        :param run_link: URL as the service gave it, None if there is none yet, empty to take one back
         :param at_once: whether to store it now; at the end of the task, Airflow does
         """
         link = web_link(run_link)
         cls._last = context["ti"], link
-        if link and at_once:
+        if at_once and (link or run_link == ""):
             try:
                 context["ti"].xcom_push(key=cls().xcom_key, value=link)
             except Exception:

@@ -84,10 +84,10 @@ def trigger_flow_once(
         asked = Asked(record.max_tries, request_digest(inputs, flow_id), True, on_unknown_start)
         starter = RunStarter(record, hook, SendRetrier(send_retry_timeout, hook.log), asked)
 
-        def prepare() -> tuple[Request, None]:
+        def prepare() -> tuple[Request, dict[str, str]]:
             # Only now, so that an error can mention what an earlier try did.
             _check(on_unknown_start, send_retry_timeout)
-            return hook.prepare_trigger(inputs, flow_id), None
+            return hook.prepare_trigger(inputs, flow_id), {}
 
         run = starter.start(prepare)
     except WorkflowAutomationError as error:

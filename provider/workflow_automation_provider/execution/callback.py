@@ -11,10 +11,11 @@ found by primary key, so that a token that was never given out costs little.
 
     POST {base}/workflow-automation/callback?token=…
     {"status": "started", "run_id": …, "run_link": "…"}
-    {"status": "running", "message": "…", "progress": 0.5, "run_id": …}
+    {"status": "running", "message": "…", "progress": 0.5, "run_id": …, "run_link": "…"}
     {"status": "success" | "failed", "result": …, "message": "…", "run_id": …}
 
-Only ``status`` is required. A ``run_id`` is text or a whole number. An empty field counts as left out.
+Only ``status`` is required. A ``run_id`` is text or a whole number. An empty field counts as left out. What is
+only shown to people, such as ``message`` and ``progress``, never costs the rest: it is made text, or left out.
 """
 
 from __future__ import annotations
@@ -87,11 +88,12 @@ class Started(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A run's word that it is still running; ``progress`` is a number from 0 to 1."""
+    """A run's word that it is still running; it claims, too. ``progress`` is a number from 0 to 1."""
 
     message: str | None = None
     progress: float | None = None
     run_id: str | None = None
+    run_link: str | None = None
 
 
 class Ended(NamedTuple):
@@ -112,7 +114,8 @@ _WORDS: dict[str, type[Said]] = {
     "success": Ended,
     "failed": Ended,
 }
-_EXPECTED = {"run_id": "text or a whole number", "progress": "a number from 0 to 1"}
+_FIELDS = ("status", *dict.fromkeys(name for word in _WORDS.values() for name in word._fields))
+"""All fields, in the order of the documentation."""
 
 
 def read(body: bytes) -> Said:
@@ -123,29 +126,38 @@ def read(body: bytes) -> Said:
     """
     try:
         fields = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ValueError(f"The body is not JSON: {why}.") from None
+    except RecursionError:
+        raise ValueError("The body is not JSON: it is nested too deeply.") from None
+    except ValueError as error:
+        raise ValueError(f"The body is not JSON: {error}.") from None
     if not isinstance(fields, dict):
         raise ValueError(f"The body is {_kind(fields)}; expected an object with a status.")
-    status = fields.get("status")
-    if not (isinstance(status, str) and status in _WORDS):
-        given = f"{status!r:.20}" if isinstance(status, str) else _kind(status)
+
+    status = _status(fields.get("status"))
+    if unknown := fields.keys() - {*_FIELDS}:
         raise ValueError(
-            f"status is {given}; expected 'started', 'running', 'success' or 'failed'."
+            f"{min(unknown)!r:.20} is not supported; expected {', '.join(_FIELDS)}. "
+            "Put what else the flow returns into result."
         )
     word = _WORDS[status]
-    if unknown := fields.keys() - {"status", *word._fields}:
-        hint = " Put what else the flow returns into result." if word is Ended else ""
-        raise ValueError(
-            f"{min(unknown)!r:.20} is not supported with the status {status!r}; "
-            f"expected {', '.join({**dict.fromkeys(['status', *word._fields])})}.{hint}"
-        )
-    said: dict[str, Any] = {
-        name: status if name == "status" else _value(name, fields.get(name))
-        for name in word._fields
-    }
-    return word(**said)
+    # A field of another status is left out.
+    values = {name: _value(name, fields.get(name)) for name in word._fields if name != "status"}
+    if word is Ended:
+        values["status"] = status
+    return word(**values)
+
+
+def _status(status: object) -> str:
+    """
+    Return the status in lower case.
+
+    :raises ValueError: if it is none
+    """
+    known = status.strip().lower() if isinstance(status, str) else ""
+    if known in _WORDS:
+        return known
+    given = f"{status!r:.20}" if isinstance(status, str) else _kind(status)
+    raise ValueError(f"status is {given}; expected 'started', 'running', 'success' or 'failed'.")
 
 
 # In the words of those who build flows.
@@ -176,24 +188,57 @@ def _withheld(token: str, value: Any) -> Any:
 
 
 def _value(name: str, value: Any) -> Any:
-    """Return the value of a field, None if it is empty."""
-    if name != "run_id" or isinstance(value, str):  # as a number, it may have any number of digits
-        _check(name, value)
-    if name == "result" or value is None:
-        return value
-    match name, value:
-        case _, bool():
-            pass
-        case "progress", int() | float():
-            return float(min(max(value, 0), 1))
-        case ("run_id", int()) | ("run_id" | "run_link" | "message", str()):
-            text = str(value)
-            if name == "run_id" and len(text) > MAX_RUN_ID:
-                raise ValueError(
-                    f"run_id has {len(text)} characters; expected at most {MAX_RUN_ID}."
-                )
-            return text if text.strip() else None
-    raise ValueError(f"{name} is {_kind(value)}; expected {_EXPECTED.get(name, 'text')}.")
+    """
+    Return the value of a field, None if it is empty.
+
+    :raises ValueError: if a result cannot be stored, or a run_id is none
+    """
+    match name:
+        case "result":
+            _check(name, value)
+            return value
+        case "run_id":
+            return _run_id(value)
+        case "progress":
+            return _progress(value)
+    return _shown(value)
+
+
+def _run_id(value: object) -> str | None:
+    """
+    Return the id of a run: as a number, it may have any number of digits.
+
+    :raises ValueError: if it is none
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f"run_id is {_kind(value)}; expected text or a whole number.")
+    if isinstance(value, str):
+        _check("run_id", value)
+    text = str(value)
+    if len(text) > MAX_RUN_ID:
+        raise ValueError(f"run_id has {len(text)} characters; expected at most {MAX_RUN_ID}.")
+    return text if text.strip() else None
+
+
+def _progress(value: object) -> float | None:
+    """Return a number from 0 to 1, None for any other value; more than 1 is taken for a percentage."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    number = min(max(value, 0), 100)
+    return float(number / 100 if number > 1 else number)
+
+
+def _shown(value: object) -> str | None:
+    """Return what is only shown to people as text, None if it is empty or cannot be stored."""
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+    return text if text.strip() else None
 
 
 def _check(field: str, value: Any, depth: int = 0) -> None:

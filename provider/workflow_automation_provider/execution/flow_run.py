@@ -4,14 +4,13 @@ Start the run of a task and, if the task asks for it, upload its files and wait 
 1. **Read** what an earlier try did, by :class:`~.start.RunStarter`.
 2. **Start** the run, unless there is one, after a check that Airflow can hear it.
 3. **Upload** the run's files, which were checked before it was started.
-4. **Wait** for its end: the task parks, and continues here with the run that it was parked with.
+4. **Wait** for its end: the task parks, and begins here again, as a retry does; but it sends nothing.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -26,14 +25,14 @@ from workflow_automation_provider.execution.callback import PATH, digest_of, new
 from workflow_automation_provider.execution.ledger import Asked
 from workflow_automation_provider.execution.record import StartRecord
 from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter
-from workflow_automation_provider.execution.wait import CompletionWait, Waiting
+from workflow_automation_provider.execution.wait import CompletionWait, usable_connection
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.client.files import Element
     from workflow_automation_provider.client.protocol import Request
-    from workflow_automation_provider.execution.ledger import RunResult
+    from workflow_automation_provider.execution.ledger import Facts, RunResult
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.upload import Uploader
     from workflow_automation_provider.hooks.sources import FileSource
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 _BACKEND = "airflow.state.metastore.MetastoreBackend"
 
 
-def _unsupported() -> str:
+def unsupported_setting() -> str:
     """Return the setting that deletes entries, or moves them out of the database; empty if none is set."""
     if conf.getboolean("state_store", "clear_on_success", fallback=False):
         return "[state_store] clear_on_success"
@@ -88,7 +87,6 @@ def _base_url(hook: WorkflowAutomationHook) -> str:
     return base
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class FlowRun:
     """
     The run of one task instance, with these parameters besides the arguments of its operator.
@@ -99,91 +97,127 @@ class FlowRun:
     :param make_inputs: returns the inputs; called only if a run is to be started
     :param request: hash of the request, None if its inputs are not known before the start
     :param on_run: called with the run as soon as it is known, and whether the task goes on after that
+    :param is_resumed: whether Airflow continues a task that waited
     """
 
-    context: Context
-    hook: WorkflowAutomationHook
-    retrier: SendRetrier
-    rendered_flow_id: Callable[[], str | None]
-    make_inputs: Callable[[], Mapping[str, Any]]
-    request: str | None
-    on_run: Callable[[RunResult, bool], None]
-    files: FileSource | Sequence[FileSource] | None
-    wait_for_completion: bool
-    callback_input: str
-    completion_timeout: timedelta
-    heartbeat_timeout: timedelta | None
-    on_run_failed: Literal["fail", "start_again"]
-    on_unknown_start: OnUnknownStart | Literal["claim"]
-    claim_timeout: timedelta
-    run: RunResult | None = field(default=None, init=False)
-    """The run, once it is known; empty if it has begun, but not said its id."""
-    uploaded: Sequence[Element] = field(default=(), init=False)
-    """What this process uploaded, for lineage."""
+    def __init__(
+        self,
+        *,
+        context: Context,
+        hook: WorkflowAutomationHook,
+        retrier: SendRetrier,
+        rendered_flow_id: Callable[[], str | None],
+        make_inputs: Callable[[], Mapping[str, Any]],
+        request: str | None,
+        on_run: Callable[[RunResult, bool], None],
+        files: FileSource | Sequence[FileSource] | None,
+        wait_for_completion: bool,
+        callback_input: str,
+        completion_timeout: timedelta,
+        heartbeat_timeout: timedelta | None,
+        on_run_failed: Literal["fail", "start_again"],
+        on_unknown_start: OnUnknownStart | Literal["claim"],
+        claim_timeout: timedelta,
+        is_resumed: bool,
+    ) -> None:
+        self._context = context
+        self._hook = hook
+        self._retrier = retrier
+        self._rendered_flow_id = rendered_flow_id
+        self._make_inputs = make_inputs
+        self._on_run = on_run
+        self._files = files
+        self._callback_input = callback_input
+        self._on_unknown_start = on_unknown_start
+        self._is_resumed = is_resumed
+        self._why_url = ""
+        """The argument that gives the run a URL, as a user writes it; empty if none does."""
+        if wait_for_completion:
+            self._why_url = "wait_for_completion"
+        elif on_unknown_start == "claim":
+            self._why_url = "on_unknown_start='claim'"
 
-    def __post_init__(self) -> None:
-        self._record = StartRecord(self.context)
+        self.run: RunResult | None = None
+        """The run, once it is known; empty if it has begun, but not said its id."""
+        self.uploaded: Sequence[Element] = ()
+        """What this process uploaded, for lineage."""
+        self._record = StartRecord(context)
+        asked = Asked(
+            self._record.max_tries,
+            request,
+            on_unknown_start=on_unknown_start,
+            # A task that was resumed sends nothing: its run is that which failed.
+            replaces_failed=on_run_failed == "start_again" and not is_resumed,
+        )
         self.starter = RunStarter(
             self._record,
-            self.hook,
-            self.retrier,
-            Asked(
-                self._record.max_tries,
-                self.request,
-                on_unknown_start=self.on_unknown_start,
-                replaces_failed=self.on_run_failed == "start_again",
-            ),
-            claim_timeout=self.claim_timeout,
-            waits=self.wait_for_completion,
+            hook,
+            retrier,
+            asked,
+            claim_timeout=claim_timeout,
+            completion_timeout=completion_timeout if wait_for_completion else None,
+            heartbeat_timeout=heartbeat_timeout if wait_for_completion else None,
+            is_resumed=is_resumed,
         )
         """The start, which knows what an earlier try did."""
 
-    @property
-    def _why_url(self) -> str:
-        """The argument that gives the run a URL, as a user writes it; empty if none does."""
-        if self.wait_for_completion:
-            return "wait_for_completion"
-        return "on_unknown_start='claim'" if self.on_unknown_start == "claim" else ""
-
-    def execute(self, parked: Mapping[str, Any] | None = None) -> RunResult:
+    def execute(self) -> RunResult:
         """
         Start the run, unless an earlier try did, then upload its files and wait for its end.
 
-        :param parked: what the task was parked with, None where a try begins
         :raises WorkflowAutomationError: if any of these failed
         :raises BaseException: Airflow's signal to park the task
         """
         self._record.use()
         # Even if there is none yet: this process may still hold the link of another task.
-        self.on_run(parked["run"] if parked else {}, False)
-        if parked:
-            # A task that was parked with its run never starts one: its record may have been deleted meanwhile.
-            self.run = parked["run"]
-            return self._wait(self.run, parked)
+        self._on_run({}, False)
         run = self.run = self.starter.start(self._prepare)
         facts = self.starter.facts
         # As recorded when the run was started, whatever the DAG says now.
         waits = facts.start.waits
-        self.on_run(run, waits or self.files is not None)
-        if self.files is not None:
-            if facts.spoken.end and facts.spoken.end.status == "failed":
-                self.retrier.log.warning("The run has failed: no files are uploaded.")
-            else:
-                self._upload(run)
-        return self._wait(run) if waits else run
+        uploads = self._files is not None and (self.starter.has_sent or not self._is_resumed)
+        self._on_run(run, waits or uploads)
 
-    def _prepare(self) -> tuple[Request, str | None]:
+        if uploads:
+            self._upload(run, facts)
+        elif self._is_other_connection(facts):
+            self._retrier.log.warning(
+                "The run was started by connection %s: %s is not used for it.",
+                facts.start.conn_id,
+                self._hook.workflow_automation_conn_id,
+            )
+        if not waits:
+            return run
+        wait = CompletionWait(
+            self._record,
+            self._hook,
+            self._retrier,
+            self._context,
+            on_run=lambda run: self._on_run(run, True),
+            expects_claim=self._on_unknown_start == "claim",
+            is_resumed=self._is_resumed,
+        )
+        return wait.wait(facts)
+
+    def _is_other_connection(self, facts: Facts) -> bool:
+        """Return whether the DAG names another connection than the run was started by."""
+        conn_id = facts.start.conn_id
+        return conn_id not in (None, self._hook.workflow_automation_conn_id)
+
+    # Start --------------------------------------------------------------------------------------
+
+    def _prepare(self) -> tuple[Request, dict[str, str]]:
         if self._why_url:
             self._check_heard()
-        flow_id = self.rendered_flow_id()
+        flow_id = self._rendered_flow_id()
         # First, because a function that makes the inputs may write the files as well.
-        inputs = self.make_inputs()
-        if self.files is not None:
+        inputs = self._make_inputs()
+        if self._files is not None:
             self._uploads.prepare(flow_id)
-        token = None
+        fields: dict[str, str] = {}
         if self._why_url and isinstance(inputs, Mapping):  # the hook rejects all others
-            inputs, token = self._with_url(inputs)
-        return self.hook.prepare_trigger(inputs, flow_id), token
+            inputs, fields = self._with_url(inputs)
+        return self._hook.prepare_trigger(inputs, flow_id), fields
 
     def _check_heard(self) -> None:
         """
@@ -197,54 +231,64 @@ class FlowRun:
                 f"{why} needs Airflow 3.3 or newer, which can park a task and keeps its state.",
                 next_step=f"Upgrade Airflow, or leave {why} out.",
             )
-        if name := _unsupported():
+        if name := unsupported_setting():
             raise InvalidRequestError(
-                f"{why} needs the task's state in Airflow's database for as long as the task is there, and "
-                f"{name} is set.",
+                f"{why} needs the task's state in Airflow's database for as long as the task is "
+                f"there, and {name} is set.",
                 next_step=f"Leave {name} unset, or leave {why} out.",
             )
 
-    def _with_url(self, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    def _with_url(self, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, str]]:
         """
-        Return inputs with a URL that has a new token, and the token's hash.
+        Return inputs with a URL that has a new token, and what the start records of it.
 
         :raises InvalidRequestError: if there is no usable address of Airflow's API server, or the inputs have
             one of this name already
         """
-        name = self.callback_input
+        name = self._callback_input
         if name in inputs:
             raise InvalidRequestError(
-                f"inputs already has {name!r}, the name of the callback URL: pass another callback_input."
+                f"inputs already has {name!r}, the name of the callback URL: pass another "
+                "callback_input."
             )
-        base = _base_url(self.hook)
-        token = new_token(self.context["ti"].id)
+        url = f"{_base_url(self._hook)}{PATH}"
+        token = new_token(self._context["ti"].id)
         mask_secret(token)
-        self.hook.get_conn().redact_also(token)
-        return {**inputs, name: f"{base}{PATH}?token={token}"}, digest_of(token)
+        self._hook.get_conn().redact_also(token)
+        fields = {"token": digest_of(token), "callback_url": url}
+        return {**inputs, name: f"{url}?token={token}"}, fields
 
-    def _upload(self, run: RunResult) -> None:
-        """Upload the run's files, except those that an earlier try uploaded."""
+    # Upload -------------------------------------------------------------------------------------
+
+    def _upload(self, run: RunResult, facts: Facts) -> None:
+        """
+        Upload the run's files, except those that an earlier try uploaded.
+
+        :raises WorkflowAutomationError: if they could not be uploaded
+        """
+        end = facts.spoken.end
+        if end and end.status == "failed":
+            self._retrier.log.warning("The run has failed: no files are uploaded.")
+            return
+        if self._is_other_connection(facts):
+            raise InvalidRequestError(
+                f"workflow_automation_conn_id is {self._hook.workflow_automation_conn_id!r}, and the "
+                f"run was started by {facts.start.conn_id!r}: its files are uploaded by that one.",
+                next_step="Name the connection that started the run, or clear the task.",
+            )
         if "run_id" not in run:
             raise UnidentifiedError(
                 "The files cannot be uploaded: the run that was started has no run_id."
             )
-        self._uploads.upload(run["run_id"], run.get("flow_id") or self.rendered_flow_id())
+        with usable_connection("The run was started"):
+            self._hook.get_conn()
+        self._uploads.upload(run["run_id"], run.get("flow_id") or self._rendered_flow_id())
         self.uploaded = self._uploads.elements
 
     @functools.cached_property
     def _uploads(self) -> Uploader:
         from workflow_automation_provider.execution.upload import Uploader
 
-        return Uploader(self.context, self.hook, self.retrier, self.files or (), of_own_run=True)
-
-    def _wait(self, run: RunResult, parked: Mapping[str, Any] | None = None) -> RunResult:
-        timeout = self.completion_timeout
-        waiting = Waiting.read(parked) if parked else Waiting.of(self.starter.facts, run, timeout)
-        return CompletionWait(
-            self._record,
-            self.hook,
-            self.retrier,
-            self.context,
-            heartbeat_timeout=self.heartbeat_timeout,
-            expects_claim=self.on_unknown_start == "claim",
-        ).wait(waiting)
+        return Uploader(
+            self._context, self._hook, self._retrier, self._files or (), of_own_run=True
+        )

@@ -8,7 +8,7 @@ says what to do, and :mod:`~.start` does it. The endpoint in Airflow's API serve
 Entry                       Written by            Says
 ==========================  ====================  ================================================================
 ``start/{try}/{n}``         the task, once,       what is asked for, the hash of the token that the run is given,
-                            before it sends       ``max_tries``, whether the task waits; or the run that a person
+                            before it sends       ``max_tries``, how long the task waits; or the run that a person
                                                   entered. n counts the executions within one try
 ``outcome/{try}/{n}``       the same execution,   what the response said: a *run*, *nothing* was started, or a
                             once                  run is *unidentified*. In doubt, there is none
@@ -16,7 +16,8 @@ Entry                       Written by            Says
                                                   nor later, unless a person enters that run
 ``run/{hash}``              the endpoint          the run's claim and its end, when it was told to stop, and
                                                   which runs were refused
-``word/{hash}``             the endpoint          the last word of a run that works: nothing is decided by it
+``word/{hash}``             the endpoint          the last word of a run that works, and the last call that was
+                                                  refused for its form: nothing is decided by it
 ==========================  ====================  ================================================================
 
 An entry has one writer and never loses what it says, so a write that Airflow repeats later does no harm. Only
@@ -52,8 +53,8 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Literal, NamedTuple, TypedDict
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 from workflow_automation_provider.client.checks import one_line
 
@@ -149,7 +150,9 @@ class Start(NamedTuple):
     :param max_tries: the task instance's, which a Clear changes
     :param request: hash of what is asked for, None if that is not known before the start
     :param token: hash of the run's token, None if it was given none
-    :param waits: whether the task waits for the end of the run
+    :param completion_timeout: seconds that the task waits for the end of the run, None if it does not wait
+    :param heartbeat_timeout: seconds that the run may say nothing, None for as long as its end may take
+    :param callback_url: where the run calls Airflow, without the token
     :param run: the run that a person entered, None if the request is sent
     :param giver: try and number of the start that gave out the token, None if it is this one
     :param earlier: what earlier starts may have left, in words; empty if nothing
@@ -161,7 +164,9 @@ class Start(NamedTuple):
     max_tries: int
     request: str | None = None
     token: str | None = None
-    waits: bool = False
+    completion_timeout: float | None = None
+    heartbeat_timeout: float | None = None
+    callback_url: str = ""
     run: RunResult | None = None
     giver: tuple[int, int] | None = None
     conn_id: str | None = None
@@ -181,6 +186,11 @@ class Start(NamedTuple):
     def place(self) -> tuple[int, int]:
         """Its try and number."""
         return self.try_number, self.number
+
+    @property
+    def waits(self) -> bool:
+        """Whether the task waits for the end of the run."""
+        return self.completion_timeout is not None
 
 
 class Outcome(NamedTuple):
@@ -259,6 +269,34 @@ NOTHING_SAID = Spoken()
 """What a run has said before it speaks."""
 
 
+class LastWord(NamedTuple):
+    """
+    The last word of a run that works: it decides nothing but whether the run is silent.
+
+    :param at: when the run last said that it was running, None if it never did
+    :param refused_at: when a call was last refused for its form, None if none was
+    :param refusal: why
+    """
+
+    at: datetime | None = None
+    message: str = ""
+    progress: float | None = None
+    refused_at: datetime | None = None
+    refusal: str = ""
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any] | None) -> LastWord:
+        """Return what an entry says; a time without a time zone is taken for UTC."""
+        if not entry:
+            return cls()
+        known = {name: value for name, value in entry.items() if name in cls._fields}
+        for name in ("at", "refused_at"):
+            if known.get(name):
+                at = datetime.fromisoformat(known[name])
+                known[name] = at if at.tzinfo else at.replace(tzinfo=UTC)
+        return cls(**known)
+
+
 def _time(text: str) -> datetime:
     if (at := datetime.fromisoformat(text)).tzinfo is None:
         raise ValueError  # it has no time zone
@@ -269,6 +307,8 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "at": _time,
     "stopped": _time,
     "max_tries": int,
+    "completion_timeout": float,
+    "heartbeat_timeout": float,
     "run": lambda run: {**run},
     "giver": lambda place: tuple(map(int, place)),
     "refused": tuple,
@@ -308,21 +348,70 @@ class Facts(NamedTuple):
         return not (self.known or nothing)
 
     @property
-    def text(self) -> str:
-        """What this and earlier starts may have left, in words, except a run that was told to stop."""
-        start, outcome = self.start, self.outcome
-        if self.spoken.stopped or (outcome and outcome.kind == "nothing"):
+    def started_nothing(self) -> bool:
+        """Whether no run of this start goes on: nothing was started, or it was told to stop."""
+        is_denied = self.outcome is not None and self.outcome.kind == "nothing"
+        return self.spoken.stopped is not None or (is_denied and not self.spoken.has_begun)
+
+    def run(self, redact: Redact | None) -> RunResult:
+        """
+        Return the run of this start, as far as it is known.
+
+        :param redact: returns a text without the secrets of the connection, None if it cannot be used: what the run
+            itself has said is left out then, or where it reveals one
+        """
+        known = self.start.run or (self.outcome and self.outcome.run) or {}
+        run: RunResult = {**known}
+        if self.start.flow_id:
+            run.setdefault("flow_id", self.start.flow_id)
+
+        run_id = self.spoken.run_id
+        if run_id not in (None, run.get("run_id")):
+            # The response named another run: nothing of that is kept.
+            run = run_result(None, flow_id=run.get("flow_id"))
+
+        claim = self.spoken.claim
+        run_link = claim.run_link if claim else None
+        shown = [text if _is_shown(text, redact) else None for text in (run_id, run_link)]
+        return {**run, **run_result(*shown)}
+
+    def text(self, redact: Redact | None) -> str:
+        """
+        Return what this and earlier starts may have left, in words, except a run that was told to stop.
+
+        :param redact: as in :meth:`run`
+        """
+        start = self.start
+        if self.started_nothing:
             return start.earlier
-        match outcome and outcome.kind:
-            case "run" if outcome and outcome.run:
-                run_id, run_link = outcome.run.get("run_id"), outcome.run.get("run_link")
-                what = f"started run {run_id}" if run_id else "started a run without a run_id"
-                what = one_line(f"{what}{f', {run_link}' if run_link else ''}")
-            case "unidentified":
-                what = "started a run whose run_id is unknown"
-            case _:
-                what = "triggered the flow, and ended before the outcome was known. A run may have been started"
-        return f"{start.earlier} try {start.try_number} ({start.at.isoformat(timespec='seconds')}) {what}.".strip()
+        at = start.at.isoformat(timespec="seconds")
+        return f"{start.earlier} try {start.try_number} ({at}) {self._what(redact)}.".strip()
+
+    def _what(self, redact: Redact | None) -> str:
+        """Return what this start did, as a part of a sentence."""
+        kind = self.outcome.kind if self.outcome else None
+        if kind != "run" and not self.spoken.has_begun:
+            if kind == "unidentified":
+                return "started a run whose run_id is unknown"
+            return "triggered the flow, and ended before the outcome was known. A run may have been started"
+
+        run = self.run(redact)
+        words = (
+            f"started run {run['run_id']}" if "run_id" in run else "started a run without a run_id"
+        )
+        if "run_link" in run:
+            words = f"{words}, {run['run_link']}"
+        if self.spoken.end:
+            words = f"{words}, which has ended ({self.spoken.end.status})"
+        return one_line(words)
+
+
+Redact: TypeAlias = Callable[[str], str]
+"""Returns a text, or a note if it reveals a secret."""
+
+
+def _is_shown(text: str | None, redact: Redact | None) -> bool:
+    return text is not None and redact is not None and redact(text) == text
 
 
 class Asked(NamedTuple):

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.ledger import (
     ENTERED,
+    NOTHING_SAID,
     OUTCOME,
     START,
     Facts,
+    LastWord,
     Outcome,
     RunResult,
     Spoken,
@@ -36,6 +38,8 @@ class StartRecord(TaskRecord):
     """
     The starts of a task instance: the operator's own, or those of one name.
 
+    What was read once is known for good, even where a later read finds nothing.
+
     :param context: the task's context
     :param name: the name of a start within the task; empty for the operator's own
     """
@@ -43,8 +47,11 @@ class StartRecord(TaskRecord):
     def __init__(self, context: Context, name: str = "") -> None:
         super().__init__(context, name)
         self._suffix = f"/{name}" if name else ""
-        # Where this execution writes its start: known once the earlier ones are read.
-        self._place: tuple[int, int]
+        self._seen: dict[str, dict[str, Any]] = {}
+        # How many starts this try has, where this execution writes its own.
+        self._number = 0
+        # Hashes of the tokens of the starts that this execution has closed.
+        self._closed: set[str] = set()
 
     @property
     def try_number(self) -> int:
@@ -56,88 +63,81 @@ class StartRecord(TaskRecord):
         """The number of the last try that Airflow may retry, which a Clear changes."""
         return int(self._ti.max_tries)
 
-    # Read ---------------------------------------------------------------------------------------------------
+    # Read ---------------------------------------------------------------------------------------
 
     def last_start(self) -> Facts | None:
-        """
-        Return what is known of the last start, None if there is none.
-
-        :raises RuntimeError: if the store does not return what was just written to it
-        """
-        start = next(self._starts(), None)
-        return self._facts(start) if start else None
+        """Return what is seen of the last start, None if none is seen."""
+        for start in self._starts():
+            return self._facts(start)
+        return None
 
     def all_starts(self) -> list[Facts]:
-        """Return what is known of all starts, last first, including those from before a Clear."""
+        """Return what is seen of all starts, last first, including those from before a Clear."""
         return [self._facts(start) for start in self._starts()]
 
-    def spoken(self, token: str, *, twice: bool = False) -> Spoken:
+    def spoken(self, token: str, *, certainly: bool = False) -> Spoken:
         """
         Return what the run with a token has said, as far as it is seen.
 
-        :param twice: whether to look again if nothing is seen
+        :param certainly: whether to look again, after a probe
+        :raises RuntimeError: if the store does not return the probe
         """
-        get = self.get_twice if twice else self.get
-        return Spoken.of(get(run_key(token)))
+        key = run_key(token)
+        if certainly:
+            self.probe()
+        entry = self.get(key)
+        if entry is not None:
+            self._seen[key] = entry
+        return Spoken.of(self._seen.get(key))
 
-    def last_word(self, token: str) -> datetime | None:
-        """Return when the run with a token last said that it was running, None if it never did."""
-        word = self.get_twice(word_key(token))
-        return datetime.fromisoformat(word["at"]).replace(tzinfo=UTC) if word else None
+    def last_word(self, token: str) -> LastWord:
+        """Return what the run with a token said last while it worked."""
+        return LastWord.of(self.get(word_key(token)))
 
     def entered(self) -> RunResult | None:
         """
-        Return the run that a person entered for the task, None if there is none, as in a first try.
+        Return the run that a person entered for the task, None if none is seen, as in a first try.
 
         :raises InvalidRequestError: if the entry names no run
         """
         if not self.may_have_entries:
             return None
-        entry: object = self.get_twice(self._entered_key)
+        entry: object = self._read(self._entered_key)
         if entry is None:
             return None
+
         fields = entry if isinstance(entry, Mapping) else {"run_id": entry}
         unknown = fields.keys() - {"run_id", "run_link", "flow_id"}
+        if unknown:
+            raise self._not_a_run(f"has {min(map(str, unknown))!r:.60}")
         run_id = fields.get("run_id")
-        is_id = (
-            isinstance(run_id, str | int) and not isinstance(run_id, bool) and str(run_id).strip()
+        is_id = isinstance(run_id, str | int) and not isinstance(run_id, bool)
+        if not is_id or not str(run_id).strip():
+            raise self._not_a_run(f"has the run_id {run_id!r:.60}")
+        return run_result(
+            str(run_id).strip(), _text(fields.get("run_link")), _text(fields.get("flow_id"))
         )
-        if unknown or not is_id:
-            wrong = (
-                f"has {min(map(str, unknown))!r:.60}"
-                if unknown
-                else f"has the run_id {run_id!r:.60}"
-            )
-            raise InvalidRequestError(
-                f"The entry {self._entered_key} in the task's state store {wrong}: expected a run_id as text, or an "
-                'object such as {"run_id": "1001", "run_link": "https://…"}.',
-                next_step="Correct the entry, or delete it.",
-            )
-        link, flow_id = (
-            (text.strip() or None) if isinstance(text := fields.get(name), str) else None
-            for name in ("run_link", "flow_id")
+
+    def _not_a_run(self, what: str) -> InvalidRequestError:
+        return InvalidRequestError(
+            f"The entry {self._entered_key} in the task's state store {what}: expected a run_id as "
+            'text, or an object such as {"run_id": "1001", "run_link": "https://…"}.',
+            next_step="Correct the entry, or delete it.",
         )
-        return run_result(str(run_id).strip(), link, flow_id)
+
+    def _read(self, key: str) -> Any:
+        """Return an entry that never changes, None if none is seen."""
+        if key not in self._seen:
+            entry = self.get(key)
+            if entry is None:
+                return None
+            self._seen[key] = entry
+        return self._seen[key]
 
     def _starts(self) -> Iterator[Start]:
         """Yield the starts of this try and those before it, last first."""
-        missing: list[int] = []
-        for number in range(self._ti.try_number, 0, -1):
-            if starts := self._starts_of(number):
-                yield from self._looked_for_again(missing)
-                missing = []
-                yield from reversed(starts)
-            elif self.may_have_entries:
-                missing.append(number)
-        yield from self._looked_for_again(missing)
-
-    def _looked_for_again(self, tries: list[int]) -> Iterator[Start]:
-        """Yield the starts of tries that seemed to have none, read again after a probe."""
-        if not tries or (tries == [self._ti.try_number] and not self.was_continued):
-            return
-        self.probe()
-        for number in tries:
-            yield from reversed(self._starts_of(number))
+        for try_number in range(self.try_number, 0, -1):
+            yield from reversed(self._starts_of(try_number))
 
     def _starts_of(self, try_number: int) -> list[Start]:
         """
@@ -145,44 +145,58 @@ class StartRecord(TaskRecord):
 
         :raises InvalidRequestError: if a person has damaged one
         """
-        starts, get = list[Start](), self.get
-        while (entry := get(key := self._key(START, (try_number, len(starts))))) is not None:
-            get = self.get_twice  # after a first one, no probe tells that there is no other
-            start = Start.of((try_number, len(starts)), entry)
+        starts: list[Start] = []
+        while True:
+            place = try_number, len(starts)
+            key = self._key(START, place)
+            entry = self._read(key)
+            if entry is None:
+                break
+            start = Start.of(place, entry)
             if start is None:
                 raise InvalidRequestError(
-                    f"The entry {key} in the task's state store was changed, and says no longer what try {try_number} did.",
+                    f"The entry {key} in the task's state store was changed, and no longer says "
+                    f"what try {try_number} did.",
                     next_step=(
-                        "Look in the workflow's list of runs for what it started. To start over, delete the entry under "
-                        "Storage and clear the task."
+                        "Look in the workflow's list of runs for what it started.\n"
+                        "To start over, delete the entry under Storage, and clear the task."
                     ),
                 )
             starts.append(start)
-        if try_number == self._ti.try_number:
-            self._place = (try_number, len(starts))
+        if try_number == self.try_number:
+            self._number = len(starts)
         return starts
 
     def _facts(self, start: Start) -> Facts:
         token = start.token
-        spoken = self.spoken(token, twice=start.run is not None) if token else Spoken()
+        spoken = self.spoken(token) if token else NOTHING_SAID
         if start.run:
             return Facts(start=start, spoken=spoken)
-        entry = self.get_twice(self._key(OUTCOME, start.place))
-        outcome, is_frozen = Outcome.of(entry) if entry else None, False
-        if outcome and outcome.kind == "run" and token and not (spoken.has_begun or spoken.stopped):
-            # Another run may have claimed, and a frozen one cannot go on: both are read again, to be certain.
-            spoken = self.spoken(token)
-            is_frozen = self.get_twice(frozen_key(token)) is not None
-        return Facts(start=start, outcome=outcome, spoken=spoken, is_frozen=is_frozen)
+
+        entry = self._read(self._key(OUTCOME, start.place))
+        outcome = Outcome.of(entry) if entry else None
+        is_frozen = False
+        names_run = outcome is not None and outcome.kind == "run"
+        if token and names_run and not (spoken.has_begun or spoken.stopped):
+            is_frozen = self._read(frozen_key(token)) is not None
+        return Facts(
+            start=start,
+            outcome=outcome,
+            spoken=spoken,
+            is_frozen=is_frozen,
+            is_closed=token in self._closed,
+        )
 
     # Write --------------------------------------------------------------------------------------------------
 
     def new_start(self, **fields: Any) -> Start:
         """Return the start of this execution, which is not yet recorded."""
-        try_number, number = self._place
-        at = datetime.now(UTC)
         return Start(
-            try_number=try_number, number=number, at=at, max_tries=self.max_tries, **fields
+            try_number=self.try_number,
+            number=self._number,
+            at=datetime.now(UTC),
+            max_tries=self.max_tries,
+            **fields,
         )
 
     def write_start(self, start: Start) -> None:
@@ -211,35 +225,40 @@ class StartRecord(TaskRecord):
         """Record what the response to a start said."""
         self.set(self._key(OUTCOME, start.place), entry_of(outcome))
 
-    def close(self, facts: Facts) -> Facts:
+    def close(self, start: Start) -> None:
         """
-        Close a start, so that no run can claim it any more, and return what is known of it now.
+        Close a start, so that no run can claim it any more.
 
         :raises Exception: if it is not certain that the start is closed
         """
-        start = facts.start
         assert start.token  # noqa: S101
         self.set(frozen_key(start.token), {"at": datetime.now(UTC).isoformat()})
         self._write_again(start)
-        spoken = self.spoken(start.token, twice=True)
-        return facts._replace(spoken=spoken, is_closed=True)
+        self._closed.add(start.token)
 
-    def enter(self, run: RunResult, last: Facts | None, *, waits: bool) -> Facts:
-        """Record that the task continues with the run that a person entered, and return what is known of it now."""
-        before, known = last and last.start, dict[str, Any]()
+    def enter(self, run: RunResult, last: Facts | None, **wait: float | None) -> Facts:
+        """
+        Record that the task continues with the run that a person entered; return what is known now.
+
+        :param wait: the timeouts of :class:`~.ledger.Start`
+        """
+        before = last.start if last else None
+        known: dict[str, Any] = {}
         if before:
             known = {"conn_id": before.conn_id, "flow_id": before.flow_id}
         if before and before.token:
-            known |= {"token": before.token, "giver": before.giver or before.place}
-        start = self.new_start(run=run, waits=waits, **known)
+            known["token"] = before.token
+            known["callback_url"] = before.callback_url
+            known["giver"] = before.giver or before.place
+        start = self.new_start(run=run, **known, **wait)
         self.write_start(start)
+
         if before and before.token:
-            # Wait for a stop that the endpoint may be recording: it is still decided by the start before.
+            # Wait for a stop that the endpoint may be recording: the start before still decides it.
             self._write_again(before)
         self.forget_entered()
-        return Facts(
-            start=start, spoken=self.spoken(start.token, twice=True) if start.token else Spoken()
-        )
+        spoken = self.spoken(start.token, certainly=True) if start.token else NOTHING_SAID
+        return Facts(start=start, spoken=spoken)
 
     def forget_entered(self) -> None:
         """Delete what a person entered: it would bring the run back at a Clear months later."""
@@ -249,9 +268,9 @@ class StartRecord(TaskRecord):
         """Write the start that gave out the token again, unchanged: this waits for the endpoint's locks."""
         place = start.giver or start.place
         key = self._key(START, place)
-        entry = self.get_twice(key) if start.giver else entry_of(start)
+        entry = self._read(key) if start.giver else entry_of(start)
         if entry is None:
-            raise RuntimeError(f"Airflow's task state store has lost the entry {key}.")
+            raise RuntimeError(f"Airflow's task state store does not return the entry {key}.")
         self.set(key, entry)
 
     def _is_running(self) -> bool:
@@ -268,3 +287,10 @@ class StartRecord(TaskRecord):
     @property
     def _entered_key(self) -> str:
         return f"{ENTERED}{self._suffix}"
+
+
+def _text(value: object) -> str | None:
+    """Return a text without blanks around it, None if it is no text or empty."""
+    if not isinstance(value, str):
+        return None
+    return value.strip() or None

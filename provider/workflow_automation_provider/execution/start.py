@@ -2,6 +2,7 @@
 Start a run at most once: for operators and TaskFlow.
 
 1. **Read** the last start; :mod:`~.ledger` decides whether to return its run, to report it, or to send.
+   A read may find nothing where there is something, so most decisions are made twice, with a probe between.
 2. **Close** a start in doubt whose run was given a URL, before anything else is decided.
 3. **Prepare** the whole request, so that errors in it are found before anything is recorded or sent.
 4. **Record** the start. From here on, a later try knows that a run may exist.
@@ -41,19 +42,16 @@ from workflow_automation_provider.execution.ledger import (
     why_not,
 )
 from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
-from workflow_automation_provider.execution.wait import (
-    POLL_INTERVAL,
-    check_entered,
-    not_continued,
-    with_said,
-)
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request, Run
-    from workflow_automation_provider.execution.ledger import Start
+    from workflow_automation_provider.execution.ledger import Redact, Start
     from workflow_automation_provider.execution.record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+POLL_INTERVAL = 0.5
+"""Seconds between two looks of a task, in its worker, at what a run has said."""
 
 OnUnknownStart = Literal["fail", "start_again"]
 """What to do if it is unknown whether a run was started; operators can also have the run ``"claim"`` it."""
@@ -71,6 +69,14 @@ def request_digest(inputs: object, flow_id: object) -> str | None:
     return None
 
 
+def redactor_of(hook: WorkflowAutomationHook) -> Redact | None:
+    """Return what redacts a text by the connection's secrets, None if the connection cannot be used."""
+    try:
+        return hook.get_conn().redact
+    except Exception:
+        return None
+
+
 class RunStarter:
     """
     Start the run of one record, unless an earlier try did.
@@ -79,8 +85,10 @@ class RunStarter:
     :param hook: sends the request
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
     :param asked: what the task asks for
-    :param claim_timeout: how long to wait for a claim, if ``on_unknown_start`` is ``"claim"``
-    :param waits: whether the task waits for the end of the run
+    :param claim_timeout: how long to wait for what a run reports whose start is in doubt
+    :param completion_timeout: how long the task waits for the end of the run, None if it does not
+    :param heartbeat_timeout: how long the run may say nothing, None for as long as its end may take
+    :param is_resumed: whether Airflow continues a task that waited: it sends nothing then
     """
 
     def __init__(
@@ -91,7 +99,9 @@ class RunStarter:
         asked: Asked,
         *,
         claim_timeout: timedelta = timedelta(),
-        waits: bool = False,
+        completion_timeout: timedelta | None = None,
+        heartbeat_timeout: timedelta | None = None,
+        is_resumed: bool = False,
     ) -> None:
         self._record = record
         self._hook = hook
@@ -100,64 +110,138 @@ class RunStarter:
         self._asked = asked
         self._claims = asked.on_unknown_start == "claim"
         self._claim_timeout = claim_timeout
-        self._waits = waits
+        self._is_resumed = is_resumed
+        self._wait_fields: dict[str, float | None] = {}
+        if completion_timeout:
+            self._wait_fields["completion_timeout"] = completion_timeout.total_seconds()
+        if completion_timeout and heartbeat_timeout:
+            self._wait_fields["heartbeat_timeout"] = heartbeat_timeout.total_seconds()
         self.earlier: WorkflowAutomationError | None = None
         """What an earlier try left, as an error: one of this try must mention it if nothing was started."""
         self.facts: Facts
         """What is known of the start whose run is returned."""
+        self.has_sent = False
+        """Whether this execution has started the run."""
+        self._last: Facts | None = None
+        self._entered: RunResult | None = None
         self._start: Start
         self._request: Request
         # Whether the last byte of a request of unknown outcome was sent.
         self._may_exist = False
 
-    def start(self, prepare: Callable[[], tuple[Request, str | None]]) -> RunResult:
+    def start(self, prepare: Callable[[], tuple[Request, dict[str, str]]]) -> RunResult:
         """
         Start the run, or return the one that an earlier try started, or that a person entered.
 
-        :param prepare: returns the request, and the hash of the run's token, None if it has none; called
-            only if a run is to be started
+        :param prepare: returns the request, and the fields ``token`` and ``callback_url`` of its start, if its
+            run is given a URL; called only if a run is to be started
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
-        facts = self._record.last_start()
-        if facts and facts.counts(self._asked.max_tries):
-            self.earlier = _earlier(facts)
-        entered = self._record.entered()
-        decision = decide(facts, self._asked, entered["run_id"] if entered else None)
-        if entered and decision is Decision.ENTER:
-            return self._enter(entered, facts)
-        if facts:
-            if decision is Decision.CLOSE:
-                if facts.text:
-                    self._log.warning(_sentence(facts.text))
-                facts = self._await_claim_or_close(facts)
-                decision = decide(facts, self._asked)
-            if decision is Decision.RETURN:
-                run = self._return(facts)
-                if entered:
-                    self._record.forget_entered()
-                return run
-            if decision is not Decision.SEND:
-                raise self._reported(decision, facts)
-            self._log_earlier(facts)
-        self._request, token = prepare()
-        return self._send_once(token, facts)
+        decision = self._decide_certainly()
+        if decision is Decision.CLOSE:
+            self._settle_last()
+            decision = self._decide_certainly()
 
-    # An earlier start --------------------------------------------------------------------------------------
+        if decision is Decision.ENTER:
+            return self._enter()
+        if decision is Decision.RETURN:
+            return self._return_last()
+        if decision is not Decision.SEND:
+            raise self._reported(decision)
+        if self._is_resumed and not self._was_cleared():
+            raise self._nothing_to_continue()
 
-    def _enter(self, run: RunResult, last: Facts | None) -> RunResult:
-        """Continue with the run that a person entered, if it may be that of the last start."""
+        self._log_earlier()
+        self._request, fields = prepare()
+        return self._send_once(fields)
+
+    # Decide -------------------------------------------------------------------------------------
+
+    def _decide_certainly(self) -> Decision:
+        """
+        Read the record, and decide; until two reads with a probe between find the same, unless one is enough.
+
+        :raises RuntimeError: if the store does not return the probe
+        """
+        decision = self._decide()
+        while not self._is_certain(decision):
+            before = (decision, self._last, self._entered)
+            self._record.probe()
+            decision = self._decide()
+            if (decision, self._last, self._entered) == before:
+                break
+        return decision
+
+    def _decide(self) -> Decision:
+        """Read the last start and what a person has entered, and decide."""
+        last = self._last = self._record.last_start()
+        if last and last.counts(self._asked.max_tries):
+            self.earlier = self._as_error(last)
+        self._entered = self._record.entered()
+        return decide(last, self._asked, self._entered["run_id"] if self._entered else None)
+
+    def _is_certain(self, decision: Decision) -> bool:
+        """Return whether no entry that was not seen could change a decision."""
+        last = self._last
+        if last is None:
+            # A first try has no entries; what an earlier task instance of this name left is seen or not.
+            return not self._record.may_have_entries
+        if decision is not Decision.RETURN or self._entered:
+            return False
+        # Nothing follows a start whose run has begun, or which had a response and gave out no token; and a task that
+        # was resumed looks again.
+        return self._is_resumed or last.spoken.has_begun or last.start.token is None
+
+    def _was_cleared(self) -> bool:
+        """Return whether a person has cleared the task since its last start, and so wants another run."""
+        return self._last is not None and not self._last.counts(self._asked.max_tries)
+
+    # An earlier start ---------------------------------------------------------------------------
+
+    def _settle_last(self) -> None:
+        """
+        Wait for what the run of the last start reports, and close the start unless the run has begun.
+
+        :raises Exception: if it is not certain that the start is closed
+        """
+        last = self._last
+        assert last  # noqa: S101
+        text = last.text(redactor_of(self._hook))
+        if text:
+            self._log.warning(_sentence(text))
+        last = self._await_report(last)
+        if not last.spoken.has_begun:
+            self._record.close(last.start)
+
+    def _enter(self) -> RunResult:
+        """
+        Continue with the run that a person entered, if it may be that of the last start.
+
+        :raises InvalidRequestError: if it may not
+        """
+        run, last = self._entered, self._last
+        assert run  # noqa: S101
+        reason: str | None = None
         if last and last.start.token:
-            _, *others = self._record.all_starts()
-            reason = why_not(run["run_id"], last, others)
-        else:
-            reason = "nobody can tell its end, since it was given no URL" if self._waits else None
+            reason = why_not(run["run_id"], last, self._record.all_starts()[1:])
+        elif self._wait_fields:
+            reason = "nobody can tell its end, since it was given no URL"
         if reason:
             raise not_continued(run["run_id"], reason)
+
         self._log.info(
             "Returning run %s, which was entered in the task's state store, not starting another.",
             one_line(run["run_id"]),
         )
-        return self._return(self._record.enter(run, last, waits=self._waits))
+        return self._return(self._record.enter(run, last, **self._wait_fields))
+
+    def _return_last(self) -> RunResult:
+        """Return the run of the last start; what a person entered and is left names the same run."""
+        assert self._last  # noqa: S101
+        run = self._return(self._last)
+        if self._entered:
+            self._record.forget_entered()
+        return run
 
     def _return(self, facts: Facts) -> RunResult:
         """
@@ -166,81 +250,87 @@ class RunStarter:
         :raises WorkflowAutomationError: if it was told to stop, or another one has the task
         """
         start, spoken = facts.start, facts.spoken
-        known: RunResult = start.run or (facts.outcome and facts.outcome.run) or {}
         if start.run:
             check_entered(start.run["run_id"], spoken)
+        redact = redactor_of(self._hook)
+        run = facts.run(redact)
         if spoken.stopped:
-            raise RunFailedError("The run was told to stop.", run_id=known.get("run_id"))
+            raise RunFailedError("The run was told to stop.", run_id=run.get("run_id"))
+
         self.facts = facts
-        if start.run is None and self.earlier and start.place[0] != self._record.try_number:
+        if self.earlier and not self._is_resumed and start.place[0] != self._record.try_number:
             self._log.info(
-                "%s Returning that run, not starting another.", _sentence(self.earlier.message)
+                "%s That run is returned, and no other is started.", _sentence(facts.text(redact))
             )
         if start.request and self._asked.request and start.request != self._asked.request:
             self._log.warning(
                 "The inputs or the flow_id differ from those of try %d, which its run has.",
                 start.try_number,
             )
-        run: RunResult = {"flow_id": start.flow_id, **known} if start.flow_id else {**known}
-        if not spoken.has_begun:
-            return run
-        run = with_said(run, spoken, self._hook)
         if spoken.claim:
             self._log.info(
                 "Run %s has claimed this start.", one_line(run.get("run_id", "(unknown id)"))
             )
-        if "run_id" not in run and "response" not in run:
+        is_named = "run_id" in run or "response" in run
+        if spoken.has_begun and not is_named and not spoken.run_id:
             self._log.warning(
-                "The run_id is unknown: it was lost with the response, or with the try that started it, and the run did "
-                "not say it."
+                "The run_id is unknown: it was lost with the response, or with the try that started "
+                "it, and the run did not say it."
             )
         return run
 
-    def _reported(self, decision: Decision, facts: Facts) -> WorkflowAutomationError:
+    def _reported(self, decision: Decision) -> WorkflowAutomationError:
         """Return the error for a start after which nothing may be sent."""
+        last = self._last
+        assert last  # noqa: S101
         if decision is Decision.CHANGED:
             # Such as names by position in a list that changed: the recorded run is that of another request.
             return InvalidRequestError(
-                f"{self._record.name!r} has other inputs or another flow_id than in try {facts.start.try_number}.",
+                f"{self._record.name!r} has other inputs or another flow_id than in try "
+                f"{last.start.try_number}.",
                 consequence="Nothing was sent for it in this try.",
-                next_step="Inside a task, use a name for each start that means the same in every try.",
+                next_step=(
+                    "Inside a task, use a name for each start that means the same in every try."
+                ),
             )
-        text = _sentence(facts.text)
-        closed = _CLOSED if facts.is_closed else ""
+        text = _sentence(last.text(redactor_of(self._hook)))
         error: WorkflowAutomationError = OutcomeUnknownError(text, consequence=_LOOK)
-        if facts.outcome and decision is Decision.UNIDENTIFIED:
-            error = UnidentifiedError(facts.outcome.reason, consequence=f"{text} {_LOOK}")
-        return error.with_facts(next_step=closed)
+        if last.outcome and decision is Decision.UNIDENTIFIED:
+            error = UnidentifiedError(last.outcome.reason, consequence=f"{text} {_LOOK}")
+        return error.with_facts(next_step=_CLOSED) if last.is_closed else error
 
-    def _log_earlier(self, facts: Facts) -> None:
+    def _nothing_to_continue(self) -> WorkflowAutomationError:
+        """Return the error for a task that waited, and has no run any more."""
+        if self._last and self._last.spoken.stopped:
+            run = self._last.run(redactor_of(self._hook))
+            return RunFailedError("The run was told to stop.", run_id=run.get("run_id"))
+        return UnidentifiedError(
+            "What the task recorded of its run while it waited is gone from Airflow's task state store."
+        )
+
+    def _log_earlier(self) -> None:
         """Log why another run is started, where an earlier try may have started one."""
+        last = self._last
+        text = last.text(redactor_of(self._hook)) if last else ""
+        if last is None or not text:
+            return
         why = f"on_unknown_start is {self._asked.on_unknown_start!r}"
-        if not facts.counts(self._asked.max_tries):
+        if not last.counts(self._asked.max_tries):
             why = "the task has been cleared since"
-        elif facts.spoken.stopped:
+        elif last.spoken.stopped:
             why = "its run was told to stop"
-        elif facts.spoken.end:
+        elif last.spoken.end:
             why = "its run failed"
         elif self._claims:
-            why = "a run that has not claimed its start in time, or was told to stop, can no longer go on"
-        if facts.text:
-            self._log.warning("%s Starting another run: %s.", _sentence(facts.text), why)
+            why = "no run has claimed that start, and one that asks from now on is told to stop"
+        self._log.warning("%s Starting another run: %s.", _sentence(text), why)
 
-    def _await_claim_or_close(
-        self, facts: Facts, *, looks: bool = True, closes: bool = True
-    ) -> Facts:
-        """
-        Wait up to ``claim_timeout`` for a claim of a start; close the start, unless its run has begun.
-
-        :param looks: whether to wait for a claim; otherwise, only the close looks
-        :param closes: whether to close the start; otherwise, a later try does
-        :raises Exception: if it is not certain that the start is closed
-        """
+    def _await_report(self, facts: Facts) -> Facts:
+        """Wait up to ``claim_timeout``, from its start on, for a run to claim or to end."""
         start = facts.start
         assert start.token  # noqa: S101
         # Another worker's clock may be ahead.
-        timeout = self._claim_timeout if self._claims and looks else timedelta()
-        until = min(start.at, datetime.now(UTC)) + timeout
+        until = min(start.at, datetime.now(UTC)) + self._claim_timeout
         is_logged = False
         while not (facts.spoken.has_begun or facts.spoken.stopped or self._retrier.is_ended()):
             left = (until - datetime.now(UTC)).total_seconds()
@@ -249,45 +339,52 @@ class RunStarter:
             if not is_logged:
                 # If this try is killed while it waits, and is the last one, the log ends with this line.
                 self._log.info(
-                    "A run may have been started. Waiting up to %.0f s for one to claim this start.",
+                    "A run may have been started. Waiting up to %.0f s for one to call Airflow.",
                     left,
                 )
                 is_logged = True
             time.sleep(min(POLL_INTERVAL, left))
             facts = facts._replace(spoken=self._record.spoken(start.token))
-        if facts.spoken.has_begun or not closes:
-            return facts
-        closed = self._record.close(facts)
-        if not closed.spoken.has_begun:
-            self._log.info(
-                "No run has claimed this start; one that does so from now on is told to stop."
-            )
-        return closed
+        return facts
 
-    # Send --------------------------------------------------------------------------------------------------
+    def _as_error(self, facts: Facts) -> WorkflowAutomationError | None:
+        """Return what a start may have left, as an error; None if nothing."""
+        redact = redactor_of(self._hook)
+        text = facts.text(redact)
+        if not text:
+            return None
+        run_id = facts.run(redact).get("run_id")
+        is_named = facts.outcome is not None and facts.outcome.kind == "run"
+        if is_named or facts.spoken.has_begun:
+            return UnidentifiedError(text, run_id=run_id)
+        is_started = facts.outcome is not None and facts.outcome.kind == "unidentified"
+        kind = UnidentifiedError if is_started else OutcomeUnknownError
+        return kind(f"{text} {_LOOK}")
 
-    def _send_once(self, token: str | None, before: Facts | None) -> RunResult:
+    # Send ---------------------------------------------------------------------------------------
+
+    def _send_once(self, fields: dict[str, str]) -> RunResult:
         """
         Record a start, send it, and record its outcome.
 
-        :param before: the start before it, None if there is none
+        :param fields: of the start, as ``prepare`` of :meth:`start` returns them
         """
+        before = self._last
         request = self._request
         if self._retrier.is_ended():
             raise NotSentError(f"{request.title} was not sent: the task was ended.")
+        earlier = ""
+        if before and before.counts(self._asked.max_tries):
+            earlier = before.text(redactor_of(self._hook))
         start = self._start = self._record.new_start(
             request=self._asked.request,
-            token=token,
-            waits=self._waits,
             conn_id=self._hook.workflow_automation_conn_id,
             flow_id=request.flow_id,
-            earlier=before.text if before and before.counts(self._asked.max_tries) else "",
+            earlier=earlier,
+            **self._wait_fields,
+            **fields,
         )
-        # Logged before the record is written: if the task is killed in its last try, no other try reports
-        # the start, and these lines are in the log by then.
-        flow = f"flow {start.flow_id}" if start.flow_id else "the flow of the API key"
-        self._log.info("Triggering %s via connection %s.", flow, start.conn_id)
-        self._log.info("If no later line gives its outcome, a run may have been started.")
+        self._log_start()
         try:
             self._record.write_start(start)
             if not self._record.may_send(start, before):
@@ -296,7 +393,7 @@ class RunStarter:
                 )
             run = self._retrier.send(self._send)
         except WorkflowAutomationError as error:
-            return self._unnamed(error)
+            return self._settle(error)
         except (
             BaseException
         ) as error:  # such as the task's execution_timeout, or an error of the store
@@ -310,12 +407,27 @@ class RunStarter:
             raise
         return self._started(run)
 
+    def _log_start(self) -> None:
+        """
+        Log what is about to be sent.
+
+        Before the record is written: if the task is killed in its last try, no other try reports the start, and
+        these lines are in the log by then.
+        """
+        start = self._start
+        flow = f"flow {start.flow_id}" if start.flow_id else "the flow of the API key"
+        self._log.info("Triggering %s via connection %s.", flow, start.conn_id)
+        if start.callback_url:
+            self._log.info("Its run calls Airflow at %s.", start.callback_url)
+        self._log.info(
+            "If this is the last line, the task was killed: a run may have been started."
+        )
+
     def _send(self) -> Run:
         """Send the request, unless the task was ended, which has stopped its hook."""
         try:
-            return cast(
-                "Run", self._hook.get_conn().send(self._request, before_last_byte=self._hand_over)
-            )
+            client = self._hook.get_conn()
+            return cast("Run", client.send(self._request, before_last_byte=self._hand_over))
         except WorkflowAutomationError as error:
             self._may_exist = error.accepted is not Accepted.NO
             raise
@@ -325,6 +437,7 @@ class RunStarter:
 
     def _started(self, run: Run) -> RunResult:
         """Record and return a run that was started."""
+        self.has_sent = True
         if run.run_id is None:
             self._log.warning(
                 "Started a run, but the response has no run_id. Find it in the workflow's list of runs: %s",
@@ -332,60 +445,106 @@ class RunStarter:
             )
         else:
             self._log.info(
-                "Started run %s: %s", one_line(run.run_id), one_line(run.run_link or "no run_link")
+                "Started run %s: %s",
+                one_line(run.run_id),
+                one_line(run.run_link or "no run_link"),
             )
         response = run.response if run.run_id is None else None
         started = run_result(run.run_id, run.run_link, run.flow_id, response)
         outcome = self._write_outcome("run", run=started)
+        if outcome is None and self._start.waits:
+            # What continues a task that waits is its record.
+            return self._settle(
+                UnidentifiedError(
+                    "The run could not be recorded, so nothing can wait for its end."
+                ),
+                run=started,
+            )
+
+        outcome = outcome or Outcome(kind="run", at=datetime.now(UTC), run=started)
         spoken = Spoken()
-        if self._claims and self._start.token:
+        if self._start.token:
             # A proxy may have sent the request twice, and returned the run that is told to stop.
             spoken = self._record.spoken(self._start.token)
         return self._return(Facts(start=self._start, outcome=outcome, spoken=spoken))
 
-    def _unnamed(self, error: WorkflowAutomationError) -> RunResult:
+    def _settle(self, error: WorkflowAutomationError, run: RunResult | None = None) -> RunResult:
         """
         Record what the response said; return the run that has begun, if one has.
 
         The start is closed if no later try would do it: until then, also the run of a rejected request can claim.
 
+        :param run: the run that was started, but could not be recorded
         :raises WorkflowAutomationError: if no run has begun
         """
-        start, is_unknown = self._start, error.accepted is Accepted.MAYBE
-        is_nothing = error.accepted is Accepted.NO
-        if is_nothing:
+        start = self._start
+        if error.accepted is Accepted.NO:
             self._write_outcome("nothing")
-        elif not is_unknown:
+        elif error.accepted is Accepted.YES and run is None:
             self._write_outcome("unidentified", reason=error.reason)
+        if run and "run_id" in run:
+            error = error.with_facts(
+                run_id=run["run_id"], consequence=f"Run {one_line(run['run_id'])} was started."
+            )
         if start.token is None:
             raise error
-        is_left = is_unknown and self._asked.on_unknown_start != "fail"
-        is_final = self._record.is_last_try or not (is_left or isinstance(error, LEFT_TO_AIRFLOW))
-        try:
-            facts = Facts(start=start, spoken=self._record.spoken(start.token))
-            closes = is_final and not self._retrier.is_ended()
-            facts = self._await_claim_or_close(facts, looks=not is_nothing, closes=closes)
-        except Exception:
-            self._log.exception("Whether a run has claimed this start could not be settled.")
-            raise error from None
-        if facts.spoken.has_begun:
-            if is_nothing:
+
+        facts = self._settled(error)
+        if facts and facts.spoken.has_begun:
+            self.has_sent = True
+            if error.accepted is Accepted.NO:
                 self._log.warning("The run has begun anyway: %s", error.reason)
             return self._return(facts)
-        if is_nothing:
+        if facts is None or error.accepted is Accepted.NO:
             raise error
-        if not (is_unknown and self._claims):
-            closed = f"{error.next_step}\n{_CLOSED}".strip()
-            raise error.with_facts(next_step=closed) if facts.is_closed else error
+        raise self._in_doubt(error, is_closed=facts.is_closed)
+
+    def _settled(self, error: WorkflowAutomationError) -> Facts | None:
+        """Return what is known of a start without a usable response, closed if no later try would close it."""
+        start = self._start
+        assert start.token  # noqa: S101
+        is_unknown = error.accepted is Accepted.MAYBE
+        is_retried = is_unknown and self._asked.on_unknown_start != "fail"
+        is_retried |= isinstance(error, LEFT_TO_AIRFLOW)
+        try:
+            facts = Facts(start=start, spoken=self._record.spoken(start.token))
+            if error.accepted is not Accepted.NO:
+                facts = self._await_report(facts)
+            is_left = is_retried and not self._record.is_last_try
+            if facts.spoken.has_begun or is_left or self._retrier.is_ended():
+                return facts
+
+            self._record.close(start)
+            spoken = self._record.spoken(start.token, certainly=True)
+            if not spoken.has_begun:
+                self._log.info("No run has called: one that does so from now on is told to stop.")
+            return facts._replace(spoken=spoken, is_closed=True)
+        except Exception:
+            self._log.exception("Whether a run has claimed this start could not be settled.")
+            return None
+
+    def _in_doubt(
+        self, error: WorkflowAutomationError, *, is_closed: bool
+    ) -> WorkflowAutomationError:
+        """Return the error for a start of which no run has reported itself."""
+        if error.accepted is not Accepted.MAYBE or not self._claims:
+            if not is_closed:
+                return error
+            return error.with_facts(next_step=f"{error.next_step}\n{_CLOSED}".strip())
+
         waited = f"No run claimed this start within claim_timeout ({self._claim_timeout})."
-        if not facts.is_closed:
-            raise error.with_facts(next_step=f"{waited} One still can: wait for the next try.")
-        raise error.with_facts(code=Code.START_REVOKED, consequence=None, next_step=waited)
+        if not is_closed:
+            return error.with_facts(next_step=f"{waited} One still can: wait for the next try.")
+        return error.with_facts(code=Code.START_REVOKED, consequence="", next_step=waited)
 
     def _write_outcome(
         self, kind: Literal["run", "nothing", "unidentified"], **fields: Any
-    ) -> Outcome:
-        """Record the outcome of the request. A failure is only logged: the request has had its effect."""
+    ) -> Outcome | None:
+        """
+        Record the outcome of the request; return it, None if it could not be recorded.
+
+        A failure is only logged: the request has had its effect.
+        """
         outcome = Outcome(kind=kind, at=datetime.now(UTC), **fields)
         try:
             self._record.write_outcome(self._start, outcome)
@@ -395,24 +554,39 @@ class RunStarter:
                 self._record.write_outcome(self._start, outcome)
             except Exception:
                 self._log.exception(
-                    "What the request ended in could not be recorded: a later try reports that a run may "
-                    "have been started."
+                    "What the request ended in could not be recorded: a later try reports that a run "
+                    "may have been started."
                 )
+                if isinstance(error, Exception):
+                    return None
             if not isinstance(error, Exception):
                 raise
         return outcome
 
 
+def check_entered(run_id: str, spoken: Spoken) -> None:
+    """
+    Check that the run that a person entered still has the task.
+
+    :raises InvalidRequestError: if it was told to stop, or another one has claimed or ended
+    """
+    if spoken.stopped or run_id in spoken.refused:
+        raise not_continued(run_id, "it was told to stop")
+    if spoken.run_ids - {run_id}:
+        raise not_continued(run_id, "another run has the task")
+
+
+def not_continued(run_id: str, why: str) -> InvalidRequestError:
+    """Return the error for a run that a person entered, and with which the task cannot continue."""
+    return InvalidRequestError(
+        f"The task cannot continue with run {one_line(run_id)}, which a person entered: {why}.",
+        next_step=(
+            "If that run did the work, mark the task as success.\n"
+            "To start another run, delete the entry under Storage, and clear the task."
+        ),
+    )
+
+
 def _sentence(text: str) -> str:
     """Return the text of :class:`~.ledger.Facts` as a sentence: it begins with a small "try"."""
     return f"{text[:1].upper()}{text[1:]}"
-
-
-def _earlier(facts: Facts) -> WorkflowAutomationError | None:
-    outcome, text = facts.outcome, facts.text
-    if not text:
-        return None
-    if outcome and outcome.run:
-        return UnidentifiedError(text, run_id=outcome.run.get("run_id"))
-    kind = UnidentifiedError if outcome and outcome.kind == "unidentified" else OutcomeUnknownError
-    return kind(f"{text} {_LOOK}")

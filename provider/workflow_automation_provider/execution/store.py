@@ -3,8 +3,8 @@ Airflow's task state store: nothing else calls it.
 
 On Airflow 3.3+, entries outlive a try, a SIGKILL, a deferral and a restart of Airflow, and never expire.
 ``set`` is durable once it returns, and raises if the task instance now belongs to another process; ``get``
-then returns None, as for any 404, such as from an API server that is being upgraded. So a missing entry is
-read again, at once or after a probe was written and read back. Before Airflow 3.3, a dict takes the store's
+then returns None, as for any 404, such as from an API server that is being upgraded. So before a missing entry
+decides anything, a probe is written and read back, and the entry is read again. Before Airflow 3.3, a dict takes the store's
 place for one try.
 """
 
@@ -14,7 +14,6 @@ import logging
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 
@@ -78,11 +77,6 @@ class TaskRecord:
         entry: dict[str, Any] | None = self._store.get(key)
         return entry
 
-    def get_twice(self, key: str) -> dict[str, Any] | None:
-        """Return an entry, None if none is seen twice."""
-        entry = self.get(key)
-        return self.get(key) if entry is None else entry
-
     def set(self, key: str, entry: Mapping[str, Any]) -> None:
         """
         Write an entry, which is durable once this returns.
@@ -118,12 +112,12 @@ class TaskRecord:
 
         :raises RuntimeError: if not, or if the task instance now belongs to another process
         """
-        key, entry = f"{_PROBE}/{uuid4().hex}", {"try_number": self._ti.try_number}
-        self.set(key, entry)
-        if self.get(key) != entry:
+        # Always under one key: whatever try wrote what is read, the store has it.
+        self.set(_PROBE, {"try_number": self._ti.try_number})
+        if self.get(_PROBE) is None:
             raise RuntimeError(
-                "Airflow's task state store does not return what was just written to it, so what an earlier try did is "
-                "unknown. If it started a run, its log names it."
+                "Airflow's task state store does not return what was just written to it, so what an "
+                "earlier try did is unknown. If it started a run, its log names it."
             )
 
     def use(self) -> None:

@@ -5,12 +5,12 @@ The service has no status API, so the flow's last step reports the result. Among
 Airflow with a token for this run alone, and the task parks until the flow has called it:
 
 1. **Look** whether the run has ended: after the start, and whenever the task continues.
-2. **Push** what is known of the run, before the first park: a person who knows its end may mark the task.
+2. **Push** what is known of the run, before each park: a person who knows its end may mark the task.
 3. **Park**, without a worker, until the endpoint wakes the task, or the next look is due.
 
 A parked task (Airflow 3.3+, ``awaiting_input``) uses no worker, no triggerer and no pool slot. The scheduler's sweep of
-timeouts continues it in the operator's ``execute_complete``; the endpoint wakes it by lowering its timeout. A wait has no
-entry of its own: it began with the outcome of the start, and its end is in what the run has said.
+timeouts continues it in the operator's ``execute_complete``; the endpoint wakes it by lowering its timeout. A look does
+what a retry does: it reads the record, and so needs nothing that the task was parked with.
 """
 
 from __future__ import annotations
@@ -18,252 +18,302 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import (
     Code,
-    InvalidRequestError,
+    ConnectionUnusableError,
     RunFailedError,
     RunTimeoutError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.ledger import run_result
+from workflow_automation_provider.execution.ledger import LastWord
+from workflow_automation_provider.execution.start import (
+    POLL_INTERVAL,
+    check_entered,
+    redactor_of,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from airflow.sdk import BaseOperator, Context
 
-    from workflow_automation_provider.execution.ledger import End, Facts, RunResult, Spoken
+    from workflow_automation_provider.execution.ledger import End, Facts, RunResult
     from workflow_automation_provider.execution.record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-POLL_INTERVAL = 0.5
-"""Seconds between two looks of a task, in its worker, at what a run has said."""
+# How long a parked task sleeps if nobody wakes it: three times as long as it has waited. The first sleep is short, because
+# an end that comes between the task's last look and its park wakes nobody.
+_SLEEP_FACTOR = 3
+_MAX_SLEEP = timedelta(hours=1)
 
-# How long a parked task sleeps if nobody wakes it. The first sleep is short, because an end that comes between the
-# task's last look and its park wakes nobody. None may end before the scheduler knows that the task has left
-# its worker: Airflow 3.3 would take that for a failure.
-_SLEEPS = [timedelta(seconds=seconds) for seconds in (15, 60, 240, 960, 3600)]
-_MIN_SLEEP = timedelta(seconds=5)
+MIN_SLEEP = timedelta(seconds=25)
+"""
+How long a task is parked at least.
 
-
-class ResultUnreadableError(InvalidRequestError):
-    """The run has ended, but its result cannot be redacted: the connection is broken. A later try returns the result."""
-
-
-class Waiting(NamedTuple):
-    """
-    What a task waits for, and is parked with.
-
-    :param run: the run, as far as known
-    :param token: the hash of its token
-    :param since: when the wait began
-    :param until: when it ends at the latest
-    :param entered: the run that a person entered, None if there is none
-    :param sleeps: how often the task has parked
-    :param silence: seconds that the run may say nothing, for the page **Flow runs**
-    """
-
-    run: RunResult
-    token: str
-    since: datetime
-    until: datetime
-    entered: str | None = None
-    sleeps: int = 0
-    silence: float | None = None
-
-    @classmethod
-    def of(cls, facts: Facts, run: RunResult, timeout: timedelta) -> Waiting:
-        """Return the wait for the run of a start."""
-        start = facts.start
-        assert start.token  # noqa: S101
-        # With a run that a person entered, the wait begins anew.
-        known = None if start.run else facts.outcome or facts.spoken.claim
-        since = known.at if known else start.at
-        entered = start.run["run_id"] if start.run else None
-        return cls(run=run, token=start.token, since=since, until=since + timeout, entered=entered)
-
-    @classmethod
-    def read(cls, parked: Mapping[str, Any]) -> Waiting:
-        """Return what a task was parked with."""
-        times = {name: datetime.fromisoformat(parked[name]) for name in ("since", "until")}
-        return cls(**{**parked, **times})
+By then, the scheduler knows that the task has left its worker: Airflow 3.3 takes a task that is queued before that for one
+that was lost. A process that goes on after its end is killed after ``[core] task_success_overtime``, 20 seconds.
+"""
 
 
-@dataclass(eq=False, repr=False)
 class CompletionWait:
     """
     The wait of one task for the end of its run.
 
     :param record: has what the run says
     :param retrier: its logger, and whether Airflow ended the task
-    :param heartbeat_timeout: how long to wait for a word of the run, None for as long as for its end
+    :param on_run: called with the run before each park
     :param expects_claim: whether a flow that never claims its start is worth a warning
+    :param is_resumed: whether the task waits already
     """
 
-    record: StartRecord
-    hook: WorkflowAutomationHook
-    retrier: SendRetrier
-    context: Context
-    heartbeat_timeout: timedelta | None = None
-    expects_claim: bool = False
+    def __init__(
+        self,
+        record: StartRecord,
+        hook: WorkflowAutomationHook,
+        retrier: SendRetrier,
+        context: Context,
+        *,
+        on_run: Callable[[RunResult], None],
+        expects_claim: bool,
+        is_resumed: bool,
+    ) -> None:
+        self._record = record
+        self._hook = hook
+        self._retrier = retrier
+        self._log = retrier.log
+        self._context = context
+        self._on_run = on_run
+        self._expects_claim = expects_claim
+        self._is_resumed = is_resumed
 
-    def wait(self, waiting: Waiting) -> RunResult:
+    def wait(self, facts: Facts) -> RunResult:
         """
         Return the run with the flow's result once it succeeded; park the task until then.
 
+        :param facts: what is known of its start
         :raises RunFailedError: if the run failed, or was told to stop
         :raises RunTimeoutError: if no result was reported in time
         :raises InvalidRequestError: if a person entered the run, and another one has the task
+        :raises ConnectionUnusableError: if the run has ended, but the connection cannot be used
         :raises BaseException: Airflow's signal to park the task
         """
         while True:
-            spoken = self.record.spoken(waiting.token, twice=True)
-            if waiting.entered:
-                check_entered(waiting.entered, spoken)
-            run, end = waiting.run, spoken.end
-            if spoken.stopped and not end:
-                raise RunFailedError("The run was told to stop.", **_facts_of(run))
-            try:
-                # Two runs may hold one token: the one that spoke need not be the response's.
-                if spoken.run_id or (spoken.claim and spoken.claim.run_link):
-                    run = with_said(run, spoken, self.hook)
-                if end:
-                    return self._ended(waiting, run, spoken, end)
-            except Exception as error:
-                if end is None or isinstance(error, RunFailedError):
-                    raise
-                raise _unreadable(end, error) from error
-            left = waiting.until - datetime.now(UTC)
+            facts = self._look(facts)
+            if facts.spoken.end:
+                return self._ended(facts, facts.spoken.end)
+
+            left = self._left(facts)
             if left <= timedelta():
-                raise self._overdue(run, waiting, spoken)
-            silence = self._silence_left(run, waiting, spoken)
+                # What was not seen may be there.
+                facts = self._look(facts, certainly=True)
+                if facts.spoken.end:
+                    return self._ended(facts, facts.spoken.end)
+                left = self._left(facts)
+            if left <= timedelta():
+                raise self._timed_out(facts)
+
             if is_supervised():
-                self._park(run, waiting, min(left, silence))
+                self._park(facts, left)
             # Outside a scheduler, nobody would wake a parked task.
-            if self.retrier.is_ended():
+            if self._retrier.is_ended():
                 raise RunTimeoutError(
-                    "The task was ended before anybody said how the run ended.", **_facts_of(run)
+                    "The task was ended before anybody said how the run ended.", **self._ids(facts)
                 )
             time.sleep(POLL_INTERVAL)
 
-    def _park(self, run: RunResult, waiting: Waiting, left: timedelta) -> NoReturn:
-        sleep = max(_MIN_SLEEP, min(left, _SLEEPS[min(waiting.sleeps, len(_SLEEPS) - 1)]))
-        self.retrier.log.info(
+    def _look(self, facts: Facts, *, certainly: bool = False) -> Facts:
+        """
+        Return the facts with what the run has said by now.
+
+        :raises RunFailedError: if it was told to stop
+        :raises InvalidRequestError: if a person entered the run, and another one has the task
+        """
+        start = facts.start
+        assert start.token  # noqa: S101
+        spoken = self._record.spoken(start.token, certainly=certainly)
+        facts = facts._replace(spoken=spoken)
+        if start.run:
+            check_entered(start.run["run_id"], spoken)
+        if spoken.stopped and not spoken.end:
+            raise RunFailedError("The run was told to stop.", **self._ids(facts))
+        return facts
+
+    # Time ---------------------------------------------------------------------------------------
+
+    def _left(self, facts: Facts) -> timedelta:
+        """Return how long the task may still wait for the next thing that the run says."""
+        now = datetime.now(UTC)
+        left = _until(facts) - now
+        if facts.start.heartbeat_timeout is None:
+            return left
+        silent_until = self._last_said(facts) + timedelta(seconds=facts.start.heartbeat_timeout)
+        return min(left, silent_until - now)
+
+    def _last_said(self, facts: Facts) -> datetime:
+        """Return when the run last said something, or the wait began."""
+        claim = facts.spoken.claim
+        assert facts.start.token  # noqa: S101
+        word = self._record.last_word(facts.start.token)
+        times = [_since(facts), claim and claim.at, word.at]
+        return max(at for at in times if at)
+
+    def _timed_out(self, facts: Facts) -> RunTimeoutError:
+        """Return the error for a run that is overdue, or silent."""
+        if _until(facts) <= datetime.now(UTC):
+            return self._overdue(facts)
+        last = self._last_said(facts).isoformat(timespec="seconds")
+        timeout = timedelta(seconds=facts.start.heartbeat_timeout or 0)
+        return RunTimeoutError(
+            f"The run has said nothing since {last}, for longer than heartbeat_timeout ({timeout}).",
+            code=Code.RUN_SILENT,
+            **self._ids(facts),
+        )
+
+    def _overdue(self, facts: Facts) -> RunTimeoutError:
+        run = facts.run(redactor_of(self._hook))
+        by_id = "the workflow's list of runs"
+        if "run_id" in run:
+            by_id = f"run {run['run_id']}"
+        where = run.get("run_link") or by_id
+        timeout = _until(facts) - _since(facts)
+        url = facts.start.callback_url
+        at = f" at {url}" if url else ""
+        return RunTimeoutError(
+            f"No result was reported within completion_timeout ({timeout}). {self._said(facts)}",
+            next_step=(
+                f"Look at {where}.\nIf its last step failed to call back, look at its error, and whether the "
+                f"service reaches Airflow{at}."
+            ),
+            **self._ids(facts),
+        )
+
+    # Park ---------------------------------------------------------------------------------------
+
+    def _park(self, facts: Facts, left: timedelta) -> NoReturn:
+        if not self._is_resumed and self._record.max_tries == 0:
+            self._log.warning(
+                "The task waits without retries: if anything fails while it looks at its run, it fails for good, "
+                "whatever becomes of the run. Set retries=1 or more."
+            )
+        run = facts.run(redactor_of(self._hook))
+        self._log.info(
             "Waiting for the end of run %s, until %s at the latest.",
             one_line(run.get("run_id", "(unknown id)")),
-            waiting.until.isoformat(timespec="seconds"),
+            _until(facts).isoformat(timespec="seconds"),
         )
-        if waiting.sleeps == 0 or run != waiting.run:
-            self._push(run)
-        silence = self.heartbeat_timeout.total_seconds() if self.heartbeat_timeout else None
-        then = waiting._replace(run=run, sleeps=waiting.sleeps + 1, silence=silence)._asdict()
-        then |= {"since": waiting.since.isoformat(), "until": waiting.until.isoformat()}
+        self._push(facts, run)
+        waited = datetime.now(UTC) - _since(facts)
+        sleep = min(left, _SLEEP_FACTOR * waited, _MAX_SLEEP)
+
         from airflow.sdk.exceptions import TaskAwaitingInput
 
-        kwargs = {"waiting": then, "ti_id": str(self.context["ti"].id)}
-        raise TaskAwaitingInput(method_name="execute_complete", kwargs=kwargs, timeout=sleep)
+        raise TaskAwaitingInput(
+            method_name="execute_complete", kwargs={}, timeout=max(MIN_SLEEP, sleep)
+        )
 
-    def _push(self, run: RunResult) -> None:
+    def _push(self, facts: Facts, run: RunResult) -> None:
         """
         Push the run as Airflow does once a task has succeeded.
 
         A task that a person marks as success passes the run on: a park and a mark keep the XComs.
         """
-        ti, task = self.context["ti"], cast("BaseOperator", self.context["task"])
+        outcome = facts.outcome
+        response: RunResult = (outcome and outcome.run) or {}
+        # What the response of another run had is taken back.
+        if "run_link" in response and "run_link" not in run:
+            self._on_run({**run, "run_link": ""})
+        else:
+            self._on_run(run)
+
+        ti, task = self._context["ti"], cast("BaseOperator", self._context["task"])
         if not task.do_xcom_push:
             return
-        pushed = {**(run if task.multiple_outputs else {}), "return_value": {**run}}
+        pushed: dict[str, Any] = {"return_value": {**run}}
+        if task.multiple_outputs:
+            pushed.update(dict.fromkeys(response))
+            pushed.update(run)
         try:
             for key, value in pushed.items():
                 ti.xcom_push(key=key, value=value)
         except Exception:
-            self.retrier.log.warning(
-                "The run could not be pushed as an XCom: if the task is marked as success while it waits, the next one "
-                "does not get it.",
+            self._log.warning(
+                "The run could not be pushed as an XCom: if the task is marked as success while it waits, the "
+                "next one does not get it.",
                 exc_info=True,
             )
 
-    def _ended(self, waiting: Waiting, run: RunResult, spoken: Spoken, end: End) -> RunResult:
+    # The end ------------------------------------------------------------------------------------
+
+    def _ended(self, facts: Facts, end: End) -> RunResult:
         """
         Return the run and the flow's result.
 
         :raises RunFailedError: if the run failed
+        :raises ConnectionUnusableError: if the connection cannot be used
         """
-        self.retrier.log.info(self._said(waiting, spoken))
-        result, message = self._redacted(end.result), self._redacted(end.message) or ""
-        if self.expects_claim and not spoken.claim:
-            self.retrier.log.warning(
-                "The run has not claimed its start: the flow has no first step that does. Wherever the outcome of a "
-                "start is unknown, another run is started, as with on_unknown_start='start_again'."
+        redact = self._redactor(end)
+        run = facts.run(redact)
+        self._log.info(self._said(facts))
+        if self._expects_claim and not facts.spoken.claim:
+            self._log.warning(
+                "The run has not claimed its start: the flow has no first step that does. Wherever the outcome of "
+                "a start is unknown, another run is started, as with on_unknown_start='start_again'."
             )
+
+        message = redact(end.message or "")
+        result = _redacted(end.result, redact)
         if end.status == "failed":
             raise RunFailedError(
-                f"The flow said that the run failed{f': {message}' if message else '.'}",
+                f"The flow said that the run failed{_said_by_flow(message)}",
                 result=result,
-                **_facts_of(run),
+                run_id=run.get("run_id"),
+                flow_id=run.get("flow_id"),
             )
         succeeded = f"The flow said that the run succeeded. {one_line(message)}".strip()
-        self.retrier.log.info(succeeded)
+        self._log.info(succeeded)
         return run if result is None else {**run, "result": result}
 
-    def _said(self, waiting: Waiting, spoken: Spoken) -> str:
-        """Return when the run said what, in order."""
-        said = [(spoken.claim.at, "started")] if spoken.claim else []
-        said += [(spoken.end.at, spoken.end.status)] if spoken.end else []
-        if spoken.claim:  # only then a run may say how far it is
-            with contextlib.suppress(Exception):  # it decides nothing
-                if at := self.record.last_word(waiting.token):
-                    said.append((at, "running (its last)"))
+    def _redactor(self, end: End) -> Callable[[str], str]:
+        """
+        Return what redacts a text.
+
+        :raises ConnectionUnusableError: if the connection cannot be used
+        """
+        ended = "succeeded" if end.status == "success" else "failed"
+        with usable_connection(f"The flow said that the run {ended}, which is stored"):
+            return self._hook.get_conn().redact
+
+    def _said(self, facts: Facts) -> str:
+        """Return when the run said what, in order, and the last call that was refused."""
+        spoken, word = facts.spoken, LastWord()
+        assert facts.start.token  # noqa: S101
+        with contextlib.suppress(Exception):  # it decides nothing
+            word = self._record.last_word(facts.start.token)
+        said: list[tuple[datetime, str]] = []
+        if spoken.claim:
+            said.append((spoken.claim.at, "started"))
+        if spoken.end:
+            said.append((spoken.end.at, spoken.end.status))
+        if word.at:
+            said.append((word.at, "running (its last)"))
         steps = ", ".join(f"{what} at {at:%H:%M:%S}" for at, what in sorted(said))
-        return f"The run said: {steps}." if steps else "The run has said nothing."
+        words = f"The run said: {steps}." if steps else "The run has said nothing."
+        if word.refused_at:
+            redact = redactor_of(self._hook)
+            why = one_line(word.refusal)
+            shown = why if redact and redact(why) == why else "(not shown)"
+            words += f" A call at {word.refused_at:%H:%M:%S} was refused: {shown}"
+        return words
 
-    def _silence_left(self, run: RunResult, waiting: Waiting, spoken: Spoken) -> timedelta:
-        """
-        Return how long the run may still say nothing.
-
-        :raises RunTimeoutError: if it has said nothing for too long
-        """
-        if self.heartbeat_timeout is None:
-            return timedelta.max
-        words = (
-            waiting.since,
-            spoken.claim and spoken.claim.at,
-            self.record.last_word(waiting.token),
-        )
-        last = max(filter(None, words))
-        left = last + self.heartbeat_timeout - datetime.now(UTC)
-        if left <= timedelta():
-            raise RunTimeoutError(
-                f"The run has said nothing since {last.isoformat(timespec='seconds')}, for longer than "
-                f"heartbeat_timeout ({self.heartbeat_timeout}).",
-                code=Code.RUN_SILENT,
-                **_facts_of(run),
-            )
-        return left
-
-    def _overdue(self, run: RunResult, waiting: Waiting, spoken: Spoken) -> RunTimeoutError:
-        by_id = f"run {run['run_id']}" if "run_id" in run else "the workflow's list of runs"
-        where = run.get("run_link") or by_id
-        return RunTimeoutError(
-            f"No result was reported within completion_timeout ({waiting.until - waiting.since}). "
-            f"{self._said(waiting, spoken)}",
-            next_step=(
-                f"Look at {where}.\nIf its last step failed to call back, look at its error, and whether the service reaches "
-                "callback_base_url."
-            ),
-            **_facts_of(run),
-        )
-
-    def _redacted(self, value: Any) -> Any:
-        """Return a value from the flow, or a note if it reveals a secret."""
-        text = value if isinstance(value, str) else json.dumps(value)
-        shown = self.hook.get_conn().redact(text)
-        return value if shown == text else shown
+    def _ids(self, facts: Facts) -> dict[str, Any]:
+        """Return what an error names of the run."""
+        run = facts.run(redactor_of(self._hook))
+        return {"run_id": run.get("run_id"), "flow_id": run.get("flow_id")}
 
 
 def is_supervised() -> bool:
@@ -274,50 +324,50 @@ def is_supervised() -> bool:
     return comms is not None and not type(comms).__name__.startswith("InProcess")
 
 
-def _facts_of(run: RunResult) -> dict[str, Any]:
-    return {"run_id": run.get("run_id"), "flow_id": run.get("flow_id")}
-
-
-def _unreadable(end: End, error: Exception) -> ResultUnreadableError:
-    ended = "succeeded" if end.status == "success" else "failed"
-    why = error.message if isinstance(error, WorkflowAutomationError) else error
-    return ResultUnreadableError(
-        f"The flow said that the run {ended}, but the connection cannot be used: {why}",
-        next_step="What was said is stored. Once the connection works, the next try returns it.",
-    )
-
-
-def check_entered(run_id: str, spoken: Spoken) -> None:
+@contextlib.contextmanager
+def usable_connection(what: str) -> Iterator[None]:
     """
-    Check that the run that a person entered still has the task.
+    Have an error of the connection retried: the run is known, and so nothing is sent twice.
 
-    :raises InvalidRequestError: if it was told to stop, or another one has claimed or ended
+    :param what: what is the case nevertheless
+    :raises ConnectionUnusableError: in place of any other error
     """
-    if spoken.stopped or run_id in spoken.refused:
-        raise not_continued(run_id, "it was told to stop")
-    if spoken.run_ids - {run_id}:
-        raise not_continued(run_id, "another run has the task")
+    try:
+        yield
+    except Exception as error:
+        why = error.message if isinstance(error, WorkflowAutomationError) else error
+        raise ConnectionUnusableError(
+            f"{what}, but the connection cannot be used: {why}",
+            next_step="Once the connection works, the next try goes on with the run.",
+        ) from error
 
 
-def with_said(run: RunResult, spoken: Spoken, hook: WorkflowAutomationHook) -> RunResult:
-    """Return a run with the id and the link that it said, unless they reveal a secret of the connection."""
-    link = spoken.claim and spoken.claim.run_link
-    redact = hook.get_conn().redact
-    said = run_result(
-        *(text if text and redact(text) == text else None for text in (spoken.run_id, link))
-    )
-    if spoken.run_id not in (None, run.get("run_id")):
-        # The response named another run: nothing of that is kept.
-        run = run_result(None, flow_id=run.get("flow_id"))
-    return {**run, **said}
+def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
+    """Return a value from the flow, or a note if it reveals a secret."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    shown = redact(text)
+    return value if shown == text else shown
 
 
-def not_continued(run_id: str, why: str) -> InvalidRequestError:
-    """Return the error for a run that a person entered, and with which the task cannot continue."""
-    return InvalidRequestError(
-        f"The task cannot continue with run {one_line(run_id)}, which a person entered: {why}.",
-        next_step=(
-            "If that run did the work, mark the task as success. To start another run, delete the entry under Storage and "
-            "clear the task."
-        ),
-    )
+def _since(facts: Facts) -> datetime:
+    """Return when the wait began; with a run that a person entered, it begins anew."""
+    if facts.start.run:
+        return facts.start.at
+    known = facts.outcome or facts.spoken.claim
+    return known.at if known else facts.start.at
+
+
+def _until(facts: Facts) -> datetime:
+    """Return when the wait ends at the latest."""
+    return _since(facts) + timedelta(seconds=facts.start.completion_timeout or 0)
+
+
+def _said_by_flow(message: str) -> str:
+    """Return what a failed run said, as the end of a sentence: several lines are indented, and printable."""
+    if not message:
+        return "."
+    lines = [one_line(line) for line in message.splitlines() if line.strip()]
+    if len(lines) == 1:
+        return f": {lines[0]}"
+    indented = "\n".join(f"    {line}" for line in lines)
+    return f":\n{indented}"

@@ -126,7 +126,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         """
         return self._execute(context)
 
-    def _execute(self, context: Context, *parked: Any) -> _Result:
+    def _execute(self, context: Context, *, is_resumed: bool = False) -> _Result:
         """Run the operator, if it is the task itself, with errors as a task raises them."""
         try:
             if self.task_id != context["ti"].task_id:
@@ -134,7 +134,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
                     f"{type(self).__name__} {self.task_id!r} is executed inside the task {context['ti'].task_id!r}.",
                     next_step=f"Make the operator a task of the DAG. Inside a task, {self._inside_a_task}.",
                 )
-            result = self._run_once(context, *parked)
+            result = self._run_once(context, is_resumed=is_resumed)
         except WorkflowAutomationError as error:
             failed = self._failure(context, self.hook.located(error, self.flow_id))
             raise failed from failed.__cause__
@@ -166,8 +166,12 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         """Return the error to fail the task with."""
 
     @abc.abstractmethod
-    def _run_once(self, context: Context, *parked: Any) -> _Result:
-        """Do the task's work; after a park, with what it was parked with."""
+    def _run_once(self, context: Context, *, is_resumed: bool) -> _Result:
+        """
+        Do the task's work.
+
+        :param is_resumed: whether Airflow continues a task that waited
+        """
 
     def on_kill(self) -> None:
         """End all waits and stop sending. Airflow 3 kills the process only seconds later."""

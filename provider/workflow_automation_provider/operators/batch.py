@@ -109,7 +109,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         self.on_rejected = on_rejected
         self.output_path = output_path
 
-    def _run_once(self, context: Context, *_: Any) -> list[BatchItem] | BatchSummary:
+    def _run_once(self, context: Context, **_: Any) -> list[BatchItem] | BatchSummary:
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.batch import BatchStarter
         from workflow_automation_provider.execution.batch_record import BatchRecord

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from workflow_automation_provider.exceptions import (
+    ConnectionUnusableError,
     OutcomeUnknownError,
     RunFailedError,
     UnidentifiedError,
@@ -72,8 +73,8 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         itself asks by its first step whether it may go on (Airflow 3.3+), the task returns the run that did, or stops it
         and starts another in the next try; or ``"start_again"`` in the next try, which may start a second run.
         A FLOW WITHOUT THAT FIRST STEP MAKES ``"claim"`` EQUAL TO ``"start_again"``: IT MAY RUN TWICE
-    :param claim_timeout: how long a try waits for the run's claim where the outcome of its start is unknown, only with
-        ``on_unknown_start="claim"``
+    :param claim_timeout: how long a try waits for the run to call where the outcome of its start is unknown, if the
+        task waits, or with ``on_unknown_start="claim"``
     :param send_retry_timeout: seconds to keep retrying within one try of the task while the service is busy
         or cannot be reached; 0 sends once. After that, Airflow retries the task
     :param multiple_outputs: whether each key of the result is also pushed as a separate XCom
@@ -143,27 +144,17 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         """What the task returns, for the arguments of later tasks: ``output["result"]["rows"]`` is a field of the result."""
         return FlowOutput(operator=self)
 
-    def execute_complete(
-        self,
-        context: Context,
-        event: dict[str, Any] | None = None,
-        waiting: dict[str, Any] | None = None,
-        ti_id: str | None = None,
-    ) -> RunResult:
+    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> RunResult:
         """
-        Continue after the task was parked: Airflow calls this in place of ``execute``.
+        Continue a task that waits: Airflow calls this in place of ``execute``.
+
+        It does what a retry does, but sends nothing: all that it needs is in the record.
 
         :param event: Airflow's timeout, which the endpoint may have shortened
-        :param waiting: the run whose end the task waits for, since when and until when
-        :param ti_id: id of the task instance that was parked; a Clear gives the task another
         """
-        # A Clear of a running task gives it another id, but keeps what Airflow continues it with.
-        if ti_id not in (None, str(context["ti"].id)):
-            self.log.info("The task was cleared after it continued: starting over.")
-            waiting = None
-        return self._execute(context, waiting)
+        return self._execute(context, is_resumed=True)
 
-    def _run_once(self, context: Context, *parked: Any) -> RunResult:
+    def _run_once(self, context: Context, *, is_resumed: bool) -> RunResult:
         """Start the run, unless an earlier try did, then upload its files and wait, if configured."""
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.flow_run import FlowRun
@@ -186,8 +177,9 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             on_run_failed=self.on_run_failed,
             on_unknown_start=self.on_unknown_start,
             claim_timeout=self.claim_timeout,
+            is_resumed=is_resumed,
         )
-        return self._flow_run.execute(*parked)
+        return self._flow_run.execute()
 
     def _request_digest(self) -> str | None:
         """Return what identifies the request in a later try, None if its inputs are not known before the start."""
@@ -209,8 +201,6 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with, which never leaves out a run that was started."""
-        from workflow_automation_provider.execution.wait import ResultUnreadableError
-
         run = self._flow_run.run if self._flow_run else None
         retried: list[type[WorkflowAutomationError]] = []
         if self.on_unknown_start != "fail":
@@ -228,6 +218,6 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         return task_error(
             error.with_facts(flow_id=flow_id, run_id=run_id),
             context,
-            retried=(OutcomeUnknownError, ResultUnreadableError),
+            retried=(OutcomeUnknownError, ConnectionUnusableError),
             run_id=run.get("run_id", ""),
         )

@@ -83,7 +83,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         self.files_per_request = files_per_request
         self.max_request_bytes = max_request_bytes
 
-    def _run_once(self, context: Context, *_: Any) -> UploadResult:
+    def _run_once(self, context: Context, **_: Any) -> UploadResult:
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.upload import Uploader
 

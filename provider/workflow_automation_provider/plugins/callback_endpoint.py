@@ -15,9 +15,8 @@ Status  When
 413     the body is larger than ``MAX_BODY``: it is read no further
 408     the body is not complete after 10 seconds
 400     the body is not what a flow may say
-404     the run is not wanted: the task has ended, or was cleared; the run should stop
-409     another run works, or this one has not claimed the start; the run should stop
-409     the task has another end: the response says when it came
+404     the run is not wanted: the task has ended, was cleared, or has another run; the run should stop
+409     the run has said another end: the response says when
 200     the run should go on, or its end is stored; a repeat gets the same
 503     the task is deciding, the database is locked or cannot be reached, or too much is pending: call again
 ======  ====================================================================================================
@@ -26,12 +25,15 @@ The body is read once the token is known, and parsed off the event loop: a calle
 queries by primary key. No transaction is open while a slow client sends. A token that was never given out
 gets the same response as one that no longer counts.
 
+A call that is refused for its body leaves its time and why in the record, so that people find out.
+
 Neither the token nor the body is ever logged, and what is stored of a body does not contain the token.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import traceback
@@ -70,19 +72,10 @@ _PENDING = threading.BoundedSemaphore(64)
 
 _T = TypeVar("_T")
 
-# For each verdict: the status, the words, and a code where a run would otherwise have to read the words.
-_RESPONSES: dict[Verdict, tuple[int, str] | tuple[int, str, str]] = {
+_RESPONSES: dict[Verdict, tuple[int, str]] = {
     Verdict.STOP: (404, "No task wants this run: stop."),
-    Verdict.CLAIM: (200, "The run has the task: go on."),
     Verdict.GO_ON: (200, "The run has the task: go on."),
-    Verdict.CLAIM_FIRST: (
-        409,
-        "This run has not claimed the task: send 'started' first.",
-        "claim_first",
-    ),
-    Verdict.OTHER_RUN: (409, "Another run has the task: stop.", "other_run"),
     Verdict.END: (200, "The answer is stored."),
-    Verdict.SAME_END: (200, "The answer is stored."),
     Verdict.WAIT: (503, "The task is deciding: call again."),
 }
 
@@ -96,7 +89,13 @@ async def _callback(request: Request) -> Response:
             or not await _in_thread(metadata.is_known, tokens[0])
         ):
             return _response(*_RESPONSES[Verdict.STOP])
-        return await _in_thread(_handle, tokens[0], await _body(request))
+        try:
+            body = await _body(request)
+        except HTTPException as error:
+            with contextlib.suppress(TimeoutError):
+                await _in_thread(_note_refusal, tokens[0], error.status_code, error.detail)
+            raise
+        return await _in_thread(_handle, tokens[0], body)
     except HTTPException:
         raise
     except TimeoutError:
@@ -128,12 +127,11 @@ app = Starlette(
 app.router.redirect_slashes = False
 
 
-def _response(
-    status: int, detail: str, code: str = "", *, headers: Mapping[str, str] | None = None
-) -> Response:
-    content = {"detail": detail, "code": code} if code else {"detail": detail}
-    again = {"retry-after": "5"} if status == 503 else {}
-    return JSONResponse(content, status, {"cache-control": "no-store", **again, **(headers or {})})
+def _response(status: int, detail: str, *, headers: Mapping[str, str] | None = None) -> Response:
+    shown = {"cache-control": "no-store", **(headers or {})}
+    if status == 503:
+        shown["retry-after"] = "5"
+    return JSONResponse({"detail": detail}, status, shown)
 
 
 async def _in_thread(function: Callable[..., _T], *args: Any) -> _T:
@@ -166,12 +164,21 @@ def _handle(token: str, body: bytes) -> Response:
     try:
         said = without_token(read(body), token)
     except ValueError as error:
+        _note_refusal(token, 400, str(error))
         return _response(400, str(error))
     verdict, end = metadata.respond(token, said)
     if verdict is Verdict.OTHER_END and end:
         at = end.at.isoformat(timespec="seconds")
         return _response(409, f"The task has another answer: {end.status!r} from {at}.")
     return _response(*_RESPONSES[verdict])
+
+
+def _note_refusal(token: str, status: int, why: str) -> None:
+    """Store why a call is refused; if it cannot be stored, the response still says it."""
+    try:
+        metadata.note_refusal(token, f"{status}: {why}")
+    except UnavailableError as error:
+        _logger.warning("A refused callback could not be noted: %s", error)
 
 
 async def _body(request: Request) -> bytes:

@@ -255,7 +255,8 @@ def _state(run: Conversation, facts: Facts) -> State:
         and start.try_number == row.try_number
     ):
         return State.STARTING
-    return State.DOUBT if facts.text else State.IDLE
+    is_idle = facts.started_nothing and not facts.start.earlier
+    return State.IDLE if is_idle else State.DOUBT
 
 
 def _steps(

@@ -4,19 +4,20 @@ What the endpoint says to a run: a table, without Airflow and without a database
 A start is *current* if it is the task instance's last one, and has its ``max_tries``, which a Clear changes. A run is
 *wanted* if its start is current, and the task has not ended, or is green and does not wait. The first row that fits:
 
-==================================================  =====================  =====================  ====================
-The run                                             ``started``            ``running``            an end
-==================================================  =====================  =====================  ====================
-has ended                                           STOP                   STOP                   SAME_END, OTHER_END
-was told to stop                                    STOP                   STOP                   STOP
-is not wanted                                       STOP, recorded         STOP, recorded
-is not that which claimed, ended or was entered     OTHER_RUN, recorded    OTHER_RUN, recorded    OTHER_RUN, recorded
-is of a start that is not the last                                                                STOP, recorded
-has a task that is being restarted                  WAIT                   WAIT
-has claimed                                         GO_ON                  GO_ON                  END
-has a start that is frozen, and the task decides    WAIT                   WAIT                   WAIT, while it runs
-none of these                                       CLAIM                  CLAIM_FIRST            END
-==================================================  =====================  =====================  ====================
+==================================================  =====================  ======================
+The run                                             ``started``,           an end
+                                                    ``running``
+==================================================  =====================  ======================
+has ended                                           STOP                   END, or OTHER_END
+was told to stop                                    STOP                   STOP
+is not wanted                                       STOP, recorded
+is not that which claimed, ended or was entered     STOP, recorded         STOP, recorded
+is of a start that is not the last                                         STOP, recorded
+has a task that is being restarted                  WAIT
+has claimed                                         GO_ON                  END
+has a start that is frozen, and the task decides    WAIT                   WAIT, while it runs
+none of these                                       GO_ON, it claims       END
+==================================================  =====================  ======================
 
 Two runs that hold one token are told apart by their ``run_id`` alone; a claim without one takes that of the
 first word that has one. If another run has the task, the caller's ``run_id`` is recorded in place of a stop.
@@ -37,16 +38,12 @@ _MAX_REFUSED = 20
 
 
 class Verdict(enum.Enum):
-    """What the endpoint says to a run, and records before."""
+    """What the endpoint says to a run."""
 
     STOP = "stop"
-    CLAIM = "claim"
     GO_ON = "go on"
-    CLAIM_FIRST = "claim first"
-    OTHER_RUN = "other run"
-    END = "end"
-    SAME_END = "same end"
-    OTHER_END = "other end"
+    END = "the end is stored"
+    OTHER_END = "another end is stored"
     WAIT = "wait"
 
 
@@ -61,7 +58,8 @@ class Seen:
     :param is_frozen: whether no run may claim it while the task decides
     :param waits: whether the task waits for the end of the run
     :param entered: the run that a person entered, None if there is none
-    :param task: the task's state in Airflow, *ended* for each final state but success
+    :param task: the task's state in Airflow, *ended* for each final state but success, *restarting* also for one that is
+        missing from its DAG for now
     """
 
     spoken: Spoken = NOTHING_SAID
@@ -86,54 +84,65 @@ def decide(said: Said, seen: Seen, now: datetime) -> tuple[Verdict, Spoken]:
 
     :return: the verdict, and all that the run has said and was told by then
     """
-    spoken, end = seen.spoken, seen.spoken.end
-    is_end = isinstance(said, Ended)
-    if end and end.run_id in (None, said.run_id):
-        if not is_end:
+    spoken = seen.spoken
+    if spoken.end and spoken.end.run_id in (None, said.run_id):
+        if not isinstance(said, Ended):
             return Verdict.STOP, spoken
-        stored = Ended(end.status, end.result, end.message, end.run_id)
-        # As JSON: 1, 1.0 and True are three values.
-        is_same = json.dumps(said, sort_keys=True) == json.dumps(stored, sort_keys=True)
-        return Verdict.SAME_END if is_same else Verdict.OTHER_END, spoken
+        return Verdict.END if _is_same(said, spoken.end) else Verdict.OTHER_END, spoken
     if spoken.stopped:
         return Verdict.STOP, spoken
-    is_other = not spoken.run_ids <= {said.run_id}
-    # A flow that never says its run_id must be able to end the run that a person entered.
-    is_other |= said.run_id is not None and seen.entered not in (None, said.run_id)
-    if not is_end and not seen.is_wanted:
-        return Verdict.STOP, _refused(spoken, said.run_id) if is_other else spoken._replace(
-            stopped=now
-        )
+
+    is_end = isinstance(said, Ended)
+    is_other = _is_other(said, seen)
+    if not is_end and not seen.is_wanted and not is_other:
+        return Verdict.STOP, spoken._replace(stopped=now)
     if is_other:
-        return Verdict.OTHER_RUN, _refused(spoken, said.run_id)
+        return Verdict.STOP, _refused(spoken, said.run_id)
     if is_end and not seen.is_last:
         return Verdict.STOP, spoken._replace(stopped=now)
-    verdict = _verdict(said, seen)
-    match verdict, said:
-        case Verdict.CLAIM, Started():
-            spoken = spoken._replace(claim=Claim(now, said.run_id, said.run_link))
-        case Verdict.GO_ON, _ if spoken.claim:
-            spoken = spoken._replace(claim=spoken.claim._replace(run_id=said.run_id))
-        case Verdict.END, Ended():
-            spoken = spoken._replace(
-                end=End(now, said.status, said.run_id, said.result, said.message)
-            )
-    return verdict, spoken
 
-
-def _verdict(said: Said, seen: Seen) -> Verdict:
-    """Decide what to say to a run that is wanted or says its end, where no other run has the task."""
-    has_claimed = seen.spoken.claim is not None
     if isinstance(said, Ended):
-        decides = seen.is_frozen and not has_claimed and seen.task in ("running", "restarting")
-        return Verdict.WAIT if decides else Verdict.END
+        return _decide_end(said, seen, now)
+    return _decide_claim(said, seen, now)
+
+
+def _is_same(said: Ended, end: End) -> bool:
+    """Return whether a run repeats its end."""
+    stored = Ended(end.status, end.result, end.message, end.run_id)
+    # As JSON: 1, 1.0 and True are three values.
+    return json.dumps(said, sort_keys=True) == json.dumps(stored, sort_keys=True)
+
+
+def _is_other(said: Said, seen: Seen) -> bool:
+    """Return whether another run has the task."""
+    if not seen.spoken.run_ids <= {said.run_id}:
+        return True
+    # A flow that never says its run_id must be able to end the run that a person entered.
+    return said.run_id is not None and seen.entered not in (None, said.run_id)
+
+
+def _decide_end(said: Ended, seen: Seen, now: datetime) -> tuple[Verdict, Spoken]:
+    """Decide about an end, where no other run has the task."""
+    is_deciding = seen.is_frozen and seen.task in ("running", "restarting")
+    if is_deciding and seen.spoken.claim is None:
+        return Verdict.WAIT, seen.spoken
+    end = End(now, said.status, said.run_id, said.result, said.message)
+    return Verdict.END, seen.spoken._replace(end=end)
+
+
+def _decide_claim(said: Started | Running, seen: Seen, now: datetime) -> tuple[Verdict, Spoken]:
+    """Decide about a run that is wanted, where no other run has the task."""
+    spoken = seen.spoken
     if seen.task == "restarting":
-        return Verdict.WAIT
-    if has_claimed:
-        return Verdict.GO_ON
+        return Verdict.WAIT, spoken
+    if spoken.claim:
+        claim = spoken.claim._replace(run_id=said.run_id)
+        if claim.run_link is None:
+            claim = claim._replace(run_link=said.run_link)
+        return Verdict.GO_ON, spoken._replace(claim=claim)
     if seen.is_frozen and seen.task not in ("awaiting_input", "success"):
-        return Verdict.WAIT
-    return Verdict.CLAIM_FIRST if isinstance(said, Running) else Verdict.CLAIM
+        return Verdict.WAIT, spoken
+    return Verdict.GO_ON, spoken._replace(claim=Claim(now, said.run_id, said.run_link))
 
 
 def _refused(spoken: Spoken, run_id: str | None) -> Spoken:

@@ -12,7 +12,7 @@ and so waits for what is decided here. SQLite locks no rows: one transaction wri
 
 **Wake.** A parked task is not resumed from here: until the scheduler has handled its executor's message that the task
 has left the worker, Airflow takes a task that is queued again for one that was lost, and fails it. Its timeout is
-lowered instead, and the scheduler, which looks for timeouts after it has read such messages, resumes it.
+lowered instead, to what is surely after that message, and the scheduler's sweep of timeouts resumes it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.models.dagrun import DagRun
@@ -45,6 +45,7 @@ from workflow_automation_provider.execution.ledger import (
     run_key,
     word_key,
 )
+from workflow_automation_provider.execution.wait import MIN_SLEEP
 from workflow_automation_provider.plugins.decision import Seen, Verdict, decide
 
 if TYPE_CHECKING:
@@ -56,9 +57,6 @@ if TYPE_CHECKING:
 _PLACE = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
 COORDINATES = tuple(name for name in _PLACE if hasattr(Store, name))
 """What identifies a task instance: if mapped, it has a map_index or, from Airflow 3.4 on, a region."""
-
-# The scheduler has handled the executor's message about the parked task by then.
-_WAKE_AFTER = timedelta(seconds=5)
 
 
 class UnavailableError(Exception):
@@ -84,31 +82,44 @@ def respond(token: str, said: Said) -> tuple[Verdict, End | None]:
     :return: the verdict, and the end that the run has said
     :raises UnavailableError: if the database is locked or cannot be reached
     """
-    # Of a run that works, there is mostly nothing to record but its word.
-    without_locks = _respond(token, said, locks=False) if isinstance(said, Running) else None
-    return without_locks or _respond(token, said, locks=True) or (Verdict.STOP, None)
-
-
-def _respond(token: str, said: Said, *, locks: bool) -> tuple[Verdict, End | None] | None:
-    """Respond; None if the start is gone, or without locks if more than a word is to be recorded."""
     digest, now = digest_of(token), datetime.now(UTC)
-    with _transaction(writes=True) as session:
-        ti = _find(session, token)
-        if ti and locks:
-            ti = _lock(session, ti, digest)
-        if ti is None or (found := _look(session, ti, digest)) is None:
-            return None
-        verdict, after = decide(said, found[1], now)
-        if after != found[1].spoken:
-            if not locks:
-                return None
+    with _locked(token) as (session, ti, seen):
+        if seen is None:
+            return Verdict.STOP, None
+        verdict, after = decide(said, seen, now)
+        if after != seen.spoken:
             _write(session, ti, run_key(digest), entry_of(after))
         if isinstance(said, Running) and verdict is Verdict.GO_ON:
             word = {"at": now.isoformat(), "message": said.message, "progress": said.progress}
-            _write(session, ti, word_key(digest), {k: v for k, v in word.items() if v is not None})
-        if isinstance(said, Ended) and verdict in (Verdict.END, Verdict.SAME_END):
+            _write_word(session, ti, digest, word)
+        if isinstance(said, Ended) and verdict is Verdict.END:
             _wake(ti)
         return verdict, after.end
+
+
+def note_refusal(token: str, why: str) -> None:
+    """
+    Store that a call was refused for its form, so that a person can find out: the flow may not say it.
+
+    :raises UnavailableError: if the database is locked or cannot be reached
+    """
+    word = {"refused_at": datetime.now(UTC).isoformat(), "refusal": why}
+    with _locked(token) as (session, ti, seen):
+        if seen is not None:
+            _write_word(session, ti, digest_of(token), word)
+
+
+@contextlib.contextmanager
+def _locked(token: str) -> Iterator[tuple[Session, Any, Seen | None]]:
+    """Open a session, and lock what a decision rests on: the task instance, and what is seen, None if it is gone."""
+    digest = digest_of(token)
+    with _transaction(writes=True) as session:
+        ti = _find(session, token)
+        is_present = False
+        if ti is not None:
+            ti, is_present = _lock(session, ti, digest)
+        found = _look(session, ti, digest, is_present=is_present) if ti is not None else None
+        yield session, ti, found[1] if found else None
 
 
 def _find(session: Session, token: str) -> TaskInstance | None:
@@ -144,39 +155,51 @@ def _dag_run(ti: TaskInstance) -> Select[Any]:
     return select(DagRun.id).filter_by(dag_id=ti.dag_id, run_id=ti.run_id)
 
 
-def _lock(session: Session, ti: TaskInstance, digest: str) -> TaskInstance | None:
-    """Lock what a decision rests on; return the current try, None if any of that is gone."""
+def _lock(session: Session, ti: TaskInstance, digest: str) -> tuple[TaskInstance | None, bool]:
+    """
+    Lock what a decision rests on.
+
+    :return: the current try, None if any of that is gone, and whether its DAG run goes on
+    """
     place = _place(ti)
     # By its primary key: InnoDB locks no more of a row than the index that it is found by.
-    dag_run = select(DagRun.id).filter_by(id=_dag_run(ti).scalar_subquery())
-    if session.scalar(dag_run.with_for_update(read=True, key_share=True)) is None:
-        return None
+    dag_run = select(DagRun.state).filter_by(id=_dag_run(ti).scalar_subquery())
+    state = session.scalar(dag_run.with_for_update(read=True, key_share=True))
+    if state is None:
+        return None, False
     current = _current(session, place, lock=True)
-    if current is None or (found := _look(session, current, digest)) is None:
-        return None
+    if current is None:
+        return None, False
+    found = _look(session, current, digest)
+    if found is None:
+        return None, False
     start = select(Store.id).filter_by(**place, key=found[0])
-    return current if session.scalar(start.with_for_update()) is not None else None
+    if session.scalar(start.with_for_update()) is None:
+        return None, False
+    return current, state not in State.finished_dr_states
 
 
-def _look(session: Session, ti: TaskInstance, digest: str) -> tuple[str, Seen] | None:
-    """Return the key of the start that gave out a token, and what is seen of it; None if none did."""
+def _look(
+    session: Session, ti: TaskInstance, digest: str, *, is_present: bool = False
+) -> tuple[str, Seen] | None:
+    """
+    Return the key of the start that gave out a token, and what is seen of it; None if none did.
+
+    :param is_present: whether the task's DAG run goes on
+    """
     said = Store.key.in_([run_key(digest), frozen_key(digest)])
     query = select(Store.key, Store.value).filter_by(**_place(ti))
     query = query.where(or_(said, Store.key.startswith(START, autoescape=True)))
     entries = {entry.key: json_object(entry.value) or {} for entry in session.execute(query)}
-    found = [
-        Start.of(place_of(place), value)
-        for key, value in entries.items()
-        # A start by name has no token.
-        if (place := START_KEY.fullmatch(key)) and place[3] is None
-    ]
-    if len(starts := [start for start in found if start]) < len(found):
-        raise UnavailableError("an entry of a start was changed")
+    starts = _starts(entries)
     giver = next((start for start in starts if start.token == digest and start.run is None), None)
     if giver is None:
         return None
-    last = max(starts, key=lambda start: start.place)
-    is_last, state = last.token == digest, ti.state
+
+    # A task instance that was deleted and made again begins at try 1, and may have the entries of before.
+    counted = [start for start in starts if start.try_number <= ti.try_number]
+    last = max(counted, key=lambda start: start.place, default=giver)
+    is_last = last.token == digest
     return f"{START}{giver.try_number}/{giver.number}", Seen(
         spoken=Spoken.of(entries.get(run_key(digest))),
         is_last=is_last,
@@ -184,8 +207,36 @@ def _look(session: Session, ti: TaskInstance, digest: str) -> tuple[str, Seen] |
         is_frozen=frozen_key(digest) in entries,
         waits=last.waits,
         entered=last.run["run_id"] if is_last and last.run else None,
-        task="ended" if state in State.finished and state != TaskInstanceState.SUCCESS else state,
+        task=_state_of(ti, is_present=is_present),
     )
+
+
+def _starts(entries: Mapping[str, dict[str, Any]]) -> list[Start]:
+    """
+    Return the starts of the operator: one by name has no token.
+
+    :raises UnavailableError: if a person has damaged one
+    """
+    starts: list[Start] = []
+    for key, value in entries.items():
+        place = START_KEY.fullmatch(key)
+        if place is None or place[3] is not None:
+            continue
+        start = Start.of(place_of(place), value)
+        if start is None:
+            raise UnavailableError("an entry of a start was changed")
+        starts.append(start)
+    return starts
+
+
+def _state_of(ti: TaskInstance, *, is_present: bool) -> str | None:
+    """Return the task's state as :class:`~.decision.Seen` has it."""
+    if ti.state == TaskInstanceState.REMOVED and is_present:
+        # Its DAG lacks the task, perhaps only until the next deployment.
+        return "restarting"
+    if ti.state in State.finished and ti.state != TaskInstanceState.SUCCESS:
+        return "ended"
+    return ti.state
 
 
 def json_object(text: str | None) -> dict[str, Any] | None:
@@ -199,9 +250,22 @@ def json_object(text: str | None) -> dict[str, Any] | None:
 
 def _wake(ti: TaskInstance) -> None:
     """Have the scheduler's next sweep of timeouts resume a task, if it is parked."""
-    if ti.state == TaskInstanceState.AWAITING_INPUT:
-        soon = datetime.now(UTC) + _WAKE_AFTER
-        ti.trigger_timeout = min(ti.trigger_timeout or soon, soon)
+    if ti.state != TaskInstanceState.AWAITING_INPUT:
+        return
+    # Its row was last updated when it was parked.
+    now = datetime.now(UTC)
+    soon = max(ti.updated_at + MIN_SLEEP, now) if ti.updated_at else now + MIN_SLEEP
+    ti.trigger_timeout = min(ti.trigger_timeout or soon, soon)
+
+
+def _write_word(session: Session, ti: TaskInstance, digest: str, word: dict[str, Any]) -> None:
+    """Write what a run says while it works, beside what the entry says of other things."""
+    key = word_key(digest)
+    query = select(Store.value).filter_by(**_place(ti), key=key)
+    before = json_object(session.scalar(query)) or {}
+    new = {name: value for name, value in word.items() if value is not None}
+    kept = {name: value for name, value in before.items() if name not in word}
+    _write(session, ti, key, {**kept, **new})
 
 
 def _write(session: Session, ti: TaskInstance, key: str, value: Mapping[str, Any]) -> None:
