@@ -99,12 +99,14 @@ class Rules:
 
     # What is decided, by the engine's code ------------------------------------------------------------------
 
-    def _ledger_decides(self, known: Known, max_tries: int, entered: int) -> Decision:
+    def _ledger_decides(
+        self, known: Known, max_tries: int, entered: int, is_resumed: bool
+    ) -> Decision:
         """Ask the ledger what to do."""
         outcome = known.outcome
         if outcome and outcome.kind == "unidentified" and "odd-sends" in self.on:
             known = known._replace(outcome=None)
-        again = "again" in self.on
+        again = "again" in self.on and not is_resumed
         asked = ledger.Asked(max_tries, on_unknown_start=self.policy, replaces_failed=again)
         return ledger.decide(known.facts(), asked, None if entered == NOBODY else run_id(entered))
 
@@ -180,29 +182,60 @@ class Task(Rules):
         if not self.is_free(s):
             return
         s = s._replace(task="running")
+        yield from self._read_and_decide(s)
+
+    def _read_and_decide(self, s: State, *, is_resumed: bool = False) -> Iterator[State]:
+        """Decide by what is read; once, an entry that is there may not be seen."""
         known = self.read(s, s.last)
-        yield from self._decided(s, known)
+        yield from self._decided(s, known, is_resumed=is_resumed)
         if "blind" not in self.on or s.last is None or s.blind:
             return
-        # What is not there is read again: where it was only not seen, nothing changes.
         t = s._replace(blind=True)
-        if "no-probe" in self.on:
-            yield from self._decided(t, self.read(t, max(s.starts - {s.last}, default=None)))
-        if s.entered == NOBODY and s.counts(s.last.token) and not s.is_over and self.has_url:
-            yield from self._decided(t, known._replace(spoken=0))
-            if "no-reread" in self.on:
-                yield from self._decided(t, known._replace(outcome=None))
+        hidden = [
+            self.read(t, max(s.starts - {s.last}, default=None)),
+            known._replace(spoken=0),
+            known._replace(outcome=None),
+            known._replace(is_frozen=False),
+        ]
+        for seen in hidden:
+            if self._is_acted_on(t, seen, is_resumed=is_resumed):
+                yield from self._decided(t, seen, is_resumed=is_resumed)
 
-    def _decided(self, s: State, known: Known) -> Iterator[State]:
-        """Do what the ledger decides."""
+    def _is_acted_on(self, s: State, seen: Known, *, is_resumed: bool = False) -> bool:
+        """Whether the task acts on what it saw, and does not write a probe and read again."""
+        if "no-probe" in self.on:
+            return True
+        if "no-find" in self.on and seen.is_closed:
+            return True
+        decision = self._decision(s, seen, is_resumed=is_resumed)
+        is_first = s.execution == 0 and not is_resumed
+        return ledger.is_certain(
+            decision,
+            seen.facts(),
+            is_entered=s.entered != NOBODY,
+            is_first=is_first,
+            is_resumed=is_resumed,
+        )
+
+    def _decision(self, s: State, known: Known, *, is_resumed: bool = False) -> Decision:
         max_tries = NOBODY if s.is_over else s.max_tries
-        match self.ledger_decides(known, max_tries, s.entered), known.start:
+        return self.ledger_decides(known, max_tries, s.entered, is_resumed)
+
+    def _resume(self, s: State) -> Iterator[State]:
+        """Read what a retry reads, and decide; but send nothing, unless a person has cleared the task."""
+        if self.is_free(s):
+            yield from self._read_and_decide(s, is_resumed=True)
+
+    def _decided(self, s: State, known: Known, *, is_resumed: bool = False) -> Iterator[State]:
+        """Do what the ledger decides."""
+        match self._decision(s, known, is_resumed=is_resumed), known.start:
             case Decision.ENTER, _:
                 yield self._enters(s, known)
             case Decision.CLOSE, _:
                 yield s.now("freeze", known._replace(spoken=0))
-            case Decision.SEND, _:
-                yield s.now("new")
+            case Decision.SEND, start:
+                was_cleared = start is not None and start.max_tries != s.max_tries
+                yield s.now("new") if was_cleared or not is_resumed else s.now("ended")
             case Decision.RETURN, Start() as start:
                 yield from self._returned(s, start.token)
             case _:  # an error, which says why
@@ -258,9 +291,17 @@ class Task(Rules):
     def _look(self, s: State, known: Known) -> Iterator[State]:
         """Read what the run has said, and decide again; an execution that closes its own start never sends another."""
         closed = known._replace(spoken=s.spoken[known.token], is_frozen=True, is_closed=True)
-        if s.said(known.token).has_begun:
-            yield from self._returned(s, known.token)
-        elif known.start and known.start.execution == s.execution:
+        yield from self._looked(s, closed)
+        if "blind" in self.on and not s.blind and closed.spoken:
+            t, seen = s._replace(blind=True), closed._replace(spoken=0)
+            if self._is_acted_on(t, seen):
+                yield from self._looked(t, seen)
+
+    def _looked(self, s: State, closed: Known) -> Iterator[State]:
+        """Go on with what was seen of a start that is closed."""
+        if numbered(closed.spoken).has_begun:
+            yield from self._returned(s, closed.token)
+        elif closed.start and closed.start.execution == s.execution:
             yield s.now("ended")
         else:
             yield from self._decided(s, closed)
@@ -292,9 +333,14 @@ class Task(Rules):
 
     def _run(self, s: State, run: int) -> Iterator[State]:
         """Record the run that the response names; then look which one has claimed, if one may."""
-        looks = self.waits or (self.policy == "claim" and self.has_url and "no-look" not in self.on)
+        looks = self.waits or (self.has_url and "no-look" not in self.on)
         then = ("take", s.token) if looks else ("finish", s.token, run, None, False)
         yield from self.write(s, ("outcome", Outcome(s.execution, "run", s.token, run)), then)
+        if "unwritten" in self.on:
+            # It cannot be recorded: a task that would wait closes the start.
+            own = Known(self._own(s))
+            is_own = ("finish", s.token, run, None, False)
+            yield s.now("freeze", own) if self.waits else s.now(*is_own)
 
     def _doubt(self, s: State) -> Iterator[State]:
         """Take the run if it has begun; else leave the start to the next try, or close it where none would do so."""
@@ -367,8 +413,8 @@ class Task(Rules):
         """Go on once the run has ended or was told to stop; time out."""
         if not self.is_free(s):
             return
-        if s.said(token).end or s.said(token).stopped:
-            yield s._replace(step=("take", token), task="running")
+        if s.said(token).end or s.said(token).stopped or "unwritten" in self.on:
+            yield s._replace(step=("resume",), task="running")
         else:
             yield s._replace(step=("ended",), task="failed")
 
@@ -437,9 +483,8 @@ class Endpoint(Rules):
         verdict, after = self.endpoint_decides(word, run, seen)
         if verdict is Verdict.WAIT:
             return
-        goes_on = verdict in (Verdict.CLAIM, Verdict.GO_ON)
-        has_ended = verdict in (Verdict.END, Verdict.SAME_END)
-        then = "works" if goes_on else word if has_ended else stopped
+        has_ended = verdict is Verdict.END
+        then = "works" if verdict is Verdict.GO_ON else word if has_ended else stopped
         if after == s.spoken[token]:
             yield s.with_run(run, then)
             return

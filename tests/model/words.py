@@ -31,6 +31,7 @@ MAY_HAPPEN = {
     "no-url": "runs are given no URL",
     "collide": "an execution takes the key of one that was killed, whose write comes late",
     "blind": "once, a read of an entry that is there finds nothing",
+    "unwritten": "an outcome cannot be recorded",
     "which": "nothing happens, but it is checked which run the task returns",
     "live": "nothing happens, but it is checked that all comes to an end",
 }
@@ -48,8 +49,8 @@ LEAVE_OUT = {
     "odd-sends": "after such a start, nothing is sent",
     "all-nothing": "a try whose request is in doubt writes no outcome",
     "no-look": "once the outcome is written, the task looks which run has claimed",
-    "no-probe": "where a try seems to have no start, the task writes a probe, and looks again",
-    "no-reread": "an outcome that is not there is read twice",
+    "no-probe": "before what was not seen decides anything, the task writes a probe, and reads again",
+    "no-find": "so it does after it has closed a start",
     "over": "after a Clear that left max_tries, the task does not start over",
     "enter-other": "a run that a person entered must be the last start's",
     "enter-ended": "no other run may have ended",

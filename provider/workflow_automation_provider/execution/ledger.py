@@ -479,6 +479,30 @@ def decide(facts: Facts | None, asked: Asked, entered: str | None = None) -> Dec
     return Decision.DOUBT
 
 
+def is_certain(
+    decision: Decision,
+    facts: Facts | None,
+    *,
+    is_entered: bool = False,
+    is_first: bool = False,
+    is_resumed: bool = False,
+) -> bool:
+    """
+    Return whether no entry that is there, but was not seen, could change a decision.
+
+    :param facts: what is seen of the last start, None if none is seen
+    :param is_entered: whether a run is seen that a person has entered
+    :param is_first: whether the task instance was never executed before
+    :param is_resumed: whether Airflow continues a task that waited: it looks again anyway
+    """
+    if facts is None:
+        return is_first
+    if decision is not Decision.RETURN or is_entered:
+        return False
+    # Nothing follows a start whose run has begun, or which had a response and gave out no token.
+    return is_resumed or facts.spoken.has_begun or facts.start.token is None
+
+
 def why_not(run_id: str, last: Facts | None, others: Sequence[Facts]) -> str | None:
     """
     Return why a task cannot continue with the run that a person entered, None if it can.

@@ -38,6 +38,7 @@ from workflow_automation_provider.execution.ledger import (
     RunResult,
     Spoken,
     decide,
+    is_certain,
     run_result,
     why_not,
 )
@@ -164,7 +165,13 @@ class RunStarter:
         :raises RuntimeError: if the store does not return the probe
         """
         decision = self._decide()
-        while not self._is_certain(decision):
+        while not is_certain(
+            decision,
+            self._last,
+            is_entered=self._entered is not None,
+            is_first=not self._record.may_have_entries,
+            is_resumed=self._is_resumed,
+        ):
             before = (decision, self._last, self._entered)
             self._record.probe()
             decision = self._decide()
@@ -179,18 +186,6 @@ class RunStarter:
             self.earlier = self._as_error(last)
         self._entered = self._record.entered()
         return decide(last, self._asked, self._entered["run_id"] if self._entered else None)
-
-    def _is_certain(self, decision: Decision) -> bool:
-        """Return whether no entry that was not seen could change a decision."""
-        last = self._last
-        if last is None:
-            # A first try has no entries; what an earlier task instance of this name left is seen or not.
-            return not self._record.may_have_entries
-        if decision is not Decision.RETURN or self._entered:
-            return False
-        # Nothing follows a start whose run has begun, or which had a response and gave out no token; and a task that
-        # was resumed looks again.
-        return self._is_resumed or last.spoken.has_begun or last.start.token is None
 
     def _was_cleared(self) -> bool:
         """Return whether a person has cleared the task since its last start, and so wants another run."""
