@@ -219,7 +219,9 @@ class Task(Rules):
 
     def _decision(self, s: State, known: Known, *, is_resumed: bool = False) -> Decision:
         max_tries = NOBODY if s.is_over else s.max_tries
-        return self.ledger_decides(known, max_tries, s.entered, is_resumed)
+        was_cleared = known.start is not None and known.start.max_tries != s.max_tries
+        entered = s.entered if was_cleared or not is_resumed else NOBODY
+        return self.ledger_decides(known, max_tries, entered, is_resumed)
 
     def _resume(self, s: State) -> Iterator[State]:
         """Read what a retry reads, and decide; but send nothing, unless a person has cleared the task."""

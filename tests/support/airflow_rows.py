@@ -99,6 +99,13 @@ class Rows:
             for name, value in values.items():
                 setattr(ti, name, value)
 
+    def change_dag_run(self, **values: Any) -> None:
+        """Change columns of the DAG run."""
+        with create_session() as session:
+            dag_run = session.scalars(select(DagRun).filter_by(run_id=self.run_id)).one()
+            for name, value in values.items():
+                setattr(dag_run, name, value)
+
     def begin(self) -> None:
         """Begin the next try, or continue the one that was parked."""
         with self._ti() as (session, ti):

@@ -83,7 +83,7 @@ class WaitingTask:
 
         self.rows = Rows(dag, task_id, map_index)
         self.task_id, self.run_id = task_id, self.rows.run_id
-        self.change(**{"state": "awaiting_input", "max_tries": 2, **values})
+        self.change(**{"state": "awaiting_input", "try_number": 1, "max_tries": 2, **values})
         self.max_tries = self.ti.max_tries
         self._starts = 0
         self.give()
@@ -102,11 +102,13 @@ class WaitingTask:
         value = self.rows.get(key)
         return None if value is None else json.loads(value)
 
-    def give(self, *, waits: bool = True, **fields: Any) -> None:
-        """Give out a token, for a start that follows the others."""
+    def give(self, *, waits: bool = True, **fields: Any) -> str:
+        """Give out a token, for a start that follows the others; return the URL with it."""
         self.token = new_token(self.ti.id)
         digest = digest_of(self.token)
-        self.write_start(**{"token": digest, "waits": waits, **fields})
+        timeout = 3600 if waits else None
+        self.write_start(**{"token": digest, "completion_timeout": timeout, **fields})
+        return self.url
 
     def write_start(self, **fields: Any) -> None:
         """Write a start after the others, as the task does."""
@@ -135,7 +137,10 @@ class WaitingTask:
         """Continue with the run that a person entered for the last start, and return what that has said."""
         before = self.start
         self.write_start(
-            run={"run_id": run_id}, token=before.token, giver=before.place, waits=before.waits
+            run={"run_id": run_id},
+            token=before.token,
+            giver=before.place,
+            completion_timeout=before.completion_timeout,
         )
         self._write(before)
         return self.spoken
@@ -162,6 +167,10 @@ class WaitingTask:
     def change(self, **values: Any) -> None:
         """Change columns of its row."""
         self.rows.change(**values)
+
+    def change_dag_run(self, state: str) -> None:
+        """Change the state of its DAG run."""
+        self.rows.change_dag_run(state=state)
 
     def seconds_left(self) -> float:
         left: float = (self.ti.trigger_timeout - datetime.now(UTC)).total_seconds()

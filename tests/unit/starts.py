@@ -129,7 +129,7 @@ def entries(task, key):
 
 
 def later(task, **passed):
-    """Let time pass for a task that is parked: all that it knows was earlier."""
+    """Let time pass for a task: all that it has recorded was earlier."""
 
     def earlier(text):
         def moved(time):
@@ -140,6 +140,5 @@ def later(task, **passed):
     for key, text in task.rows.entries.items():
         task.rows.enter(key, earlier(text))
     ti = task.rows.ti
-    task.rows.park(
-        ti.next_method, earlier(json.dumps(ti.next_kwargs)), ti.trigger_timeout - datetime.now(UTC)
-    )
+    if task.state == "awaiting_input":
+        task.rows.park(ti.next_method, ti.next_kwargs, ti.trigger_timeout - datetime.now(UTC))

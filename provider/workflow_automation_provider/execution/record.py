@@ -50,8 +50,6 @@ class StartRecord(TaskRecord):
         self._seen: dict[str, dict[str, Any]] = {}
         # How many starts this try has, where this execution writes its own.
         self._number = 0
-        # Hashes of the tokens of the starts that this execution has closed.
-        self._closed: set[str] = set()
 
     @property
     def try_number(self) -> int:
@@ -79,13 +77,14 @@ class StartRecord(TaskRecord):
         """
         Return what the run with a token has said, as far as it is seen.
 
-        :param certainly: whether to look again, after a probe
+        :param certainly: whether to look again, after a probe, if nothing is seen
         :raises RuntimeError: if the store does not return the probe
         """
         key = run_key(token)
-        if certainly:
-            self.probe()
         entry = self.get(key)
+        if entry is None and certainly:
+            self.probe()
+            entry = self.get(key)
         if entry is not None:
             self._seen[key] = entry
         return Spoken.of(self._seen.get(key))
@@ -184,7 +183,6 @@ class StartRecord(TaskRecord):
             outcome=outcome,
             spoken=spoken,
             is_frozen=is_frozen,
-            is_closed=token in self._closed,
         )
 
     # Write --------------------------------------------------------------------------------------------------
@@ -225,16 +223,17 @@ class StartRecord(TaskRecord):
         """Record what the response to a start said."""
         self.set(self._key(OUTCOME, start.place), entry_of(outcome))
 
-    def close(self, start: Start) -> None:
+    def close(self, facts: Facts) -> Facts:
         """
-        Close a start, so that no run can claim it any more.
+        Close a start, so that no run can claim it any more; return what is known of it by then.
 
         :raises Exception: if it is not certain that the start is closed
         """
-        assert start.token  # noqa: S101
-        self.set(frozen_key(start.token), {"at": datetime.now(UTC).isoformat()})
-        self._write_again(start)
-        self._closed.add(start.token)
+        token = facts.start.token
+        assert token  # noqa: S101
+        self.set(frozen_key(token), {"at": datetime.now(UTC).isoformat()})
+        self._write_again(facts.start)
+        return facts._replace(spoken=self.spoken(token, certainly=True), is_closed=True)
 
     def enter(self, run: RunResult, last: Facts | None, **wait: float | None) -> Facts:
         """

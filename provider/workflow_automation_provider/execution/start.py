@@ -140,8 +140,8 @@ class RunStarter:
         """
         decision = self._decide_certainly()
         if decision is Decision.CLOSE:
-            self._settle_last()
-            decision = self._decide_certainly()
+            self._last = self._settled_last()
+            decision = decide(self._last, self._asked)
 
         if decision is Decision.ENTER:
             return self._enter()
@@ -184,7 +184,9 @@ class RunStarter:
         last = self._last = self._record.last_start()
         if last and last.counts(self._asked.max_tries):
             self.earlier = self._as_error(last)
-        self._entered = self._record.entered()
+        # A task that was resumed has its run already.
+        reads_entered = not self._is_resumed or self._was_cleared()
+        self._entered = self._record.entered() if reads_entered else None
         return decide(last, self._asked, self._entered["run_id"] if self._entered else None)
 
     def _was_cleared(self) -> bool:
@@ -193,10 +195,11 @@ class RunStarter:
 
     # An earlier start ---------------------------------------------------------------------------
 
-    def _settle_last(self) -> None:
+    def _settled_last(self) -> Facts:
         """
         Wait for what the run of the last start reports, and close the start unless the run has begun.
 
+        :return: what is known of the start by then
         :raises Exception: if it is not certain that the start is closed
         """
         last = self._last
@@ -205,8 +208,20 @@ class RunStarter:
         if text:
             self._log.warning(_sentence(text))
         last = self._await_report(last)
-        if not last.spoken.has_begun:
-            self._record.close(last.start)
+        return last if last.spoken.has_begun else self._close(last)
+
+    def _close(self, facts: Facts) -> Facts:
+        """
+        Close a start, and return what is known of it by then.
+
+        :raises Exception: if it is not certain that the start is closed
+        """
+        closed = self._record.close(facts)
+        if not closed.spoken.has_begun:
+            self._log.info(
+                "No run has claimed this start: one that does so from now on is told to stop."
+            )
+        return closed
 
     def _enter(self) -> RunResult:
         """
@@ -253,9 +268,10 @@ class RunStarter:
             raise RunFailedError("The run was told to stop.", run_id=run.get("run_id"))
 
         self.facts = facts
-        if self.earlier and not self._is_resumed and start.place[0] != self._record.try_number:
+        is_of_earlier_try = start.place[0] != self._record.try_number
+        if self.earlier and is_of_earlier_try and not start.run and not self._is_resumed:
             self._log.info(
-                "%s That run is returned, and no other is started.", _sentence(facts.text(redact))
+                "%s Returning that run, not starting another.", _sentence(facts.text(redact))
             )
         if start.request and self._asked.request and start.request != self._asked.request:
             self._log.warning(
@@ -509,11 +525,7 @@ class RunStarter:
             if facts.spoken.has_begun or is_left or self._retrier.is_ended():
                 return facts
 
-            self._record.close(start)
-            spoken = self._record.spoken(start.token, certainly=True)
-            if not spoken.has_begun:
-                self._log.info("No run has called: one that does so from now on is told to stop.")
-            return facts._replace(spoken=spoken, is_closed=True)
+            return self._close(facts)
         except Exception:
             self._log.exception("Whether a run has claimed this start could not be settled.")
             return None

@@ -102,20 +102,15 @@ class CompletionWait:
         :raises ConnectionUnusableError: if the run has ended, but the connection cannot be used
         :raises BaseException: Airflow's signal to park the task
         """
-        while True:
-            facts = self._look(facts)
-            if facts.spoken.end:
-                return self._ended(facts, facts.spoken.end)
-
+        while not facts.spoken.end:
             left = self._left(facts)
             if left <= timedelta():
                 # What was not seen may be there.
                 facts = self._look(facts, certainly=True)
-                if facts.spoken.end:
-                    return self._ended(facts, facts.spoken.end)
                 left = self._left(facts)
-            if left <= timedelta():
-                raise self._timed_out(facts)
+                if left <= timedelta() and not facts.spoken.end:
+                    raise self._timed_out(facts)
+                continue
 
             if is_supervised():
                 self._park(facts, left)
@@ -125,6 +120,8 @@ class CompletionWait:
                     "The task was ended before anybody said how the run ended.", **self._ids(facts)
                 )
             time.sleep(POLL_INTERVAL)
+            facts = self._look(facts)
+        return self._ended(facts, facts.spoken.end)
 
     def _look(self, facts: Facts, *, certainly: bool = False) -> Facts:
         """

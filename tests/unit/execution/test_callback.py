@@ -49,7 +49,13 @@ ENDS = st.builds(
 )
 SAID = (
     st.builds(Started, st.none() | RUN_IDS, st.none() | FULL)
-    | st.builds(Running, st.none() | FULL, st.none() | st.floats(0, 1), st.none() | RUN_IDS)
+    | st.builds(
+        Running,
+        st.none() | FULL,
+        st.none() | st.floats(0, 1),
+        st.none() | RUN_IDS,
+        st.none() | FULL,
+    )
     | ENDS
 )
 

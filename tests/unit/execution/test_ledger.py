@@ -162,11 +162,18 @@ def test_a_person_may_enter_any_run_where_no_start_gave_out_a_token(last):
     ],
 )
 def test_what_a_start_may_have_left_is_mentioned_until_it_is_over(outcome, words):
-    left = Facts(start=start(earlier="try 0 …"), outcome=outcome)
-    assert left.text.startswith("try 0 … try 1 (2026-01-01T00:00:00+00:00) ")
-    assert words in left.text
+    left = Facts(start=start(earlier="try 0 …"), outcome=outcome).text(None)
+    assert left.startswith("try 0 … try 1 (2026-01-01T00:00:00+00:00) ")
+    assert words in left
     over = Facts(start=start(earlier="try 0 …"), outcome=outcome, spoken=Spoken(stopped=AT))
-    assert over.text == "try 0 …"
+    assert over.text(None) == "try 0 …"
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_what_its_run_has_said_is_said_of_a_start(outcome):
+    spoken = Spoken(claim=Claim(AT, "7", "http://there/7"), end=End(AT, "failed", "7"))
+    text = Facts(start=start(), outcome=outcome, spoken=spoken).text(str)
+    assert "started run 7, http://there/7, which has ended (failed)." in text
 
 
 TIMES = st.datetimes(timezones=st.just(UTC))
@@ -181,7 +188,9 @@ STARTS = st.builds(
     max_tries=st.integers(0),
     request=MAYBE_TEXT,
     token=MAYBE_TEXT,
-    waits=st.booleans(),
+    completion_timeout=st.none() | st.floats(0.001, 1e8),
+    heartbeat_timeout=st.none() | st.floats(0.001, 1e8),
+    callback_url=st.just("") | TEXTS,
     run=st.none() | st.builds(run_result, TEXTS, MAYBE_TEXT, MAYBE_TEXT),
     giver=st.none() | st.tuples(st.integers(1), st.integers(0)),
     conn_id=MAYBE_TEXT,

@@ -33,16 +33,12 @@ from ..starts import (
 )
 
 CONNECTION = "AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT"
+MOMENT = timedelta(minutes=1)
 FILES = [{"name": "a"}]
 
 
 def uploads(task):
     return task.requests.count("/api/public/upload")
-
-
-def waiting(task):
-    """Return what the task is parked with."""
-    return task.rows.ti.next_kwargs["waiting"]
 
 
 @pytest.fixture
@@ -75,9 +71,7 @@ def test_a_run_that_a_person_entered_must_keep_the_task(world, spoken, why):
     task.enter(run)
     task.clear()
     task.try_()
-    start = entries(task, "workflow_automation_start/")["2/0"]
-    assert (waiting(task)["entered"], waiting(task)["since"]) == (run, start["at"])
-    token = start["token"]
+    token = entries(task, "workflow_automation_start/")["2/0"]["token"]
     task.rows.enter(
         f"workflow_automation_run/{token}", json.loads(json.dumps(spoken).replace("RUN", run))
     )
@@ -210,18 +204,38 @@ def test_where_nobody_would_wake_it_it_polls(world, monkeypatch, status):
     assert ended.result["result"] == 1 if status == "success" else ended.error.result == 1
 
 
-def test_a_wait_begins_with_the_response_or_else_with_the_claim(world, parked):
-    (outcome,) = entries(
-        task := parked(heartbeat_timeout=timedelta(minutes=1)), "workflow_automation_outcome/"
-    ).values()
-    assert (waiting(task)["since"], waiting(task)["silence"]) == (outcome["at"], 60)
-    task = world(claims(wait_for_completion=True))
-    task.faults.add("drop_after")
+def ends_at(task):
+    """Return until when the task says that it waits."""
+    (until,) = re.findall(r"until (\S+) at the latest", task.last.log)
+    return datetime.fromisoformat(until)
+
+
+@pytest.mark.parametrize("begins_with", ["the response", "the claim", "the person"])
+def test_when_a_wait_begins(world, begins_with):
+    task = world(claims(wait_for_completion=True, completion_timeout=timedelta(days=9)))
+    if begins_with != "the response":
+        task.faults.add("drop_after")
     task.try_()
-    assert task.flow.says("started") == 200
+    began = datetime.now(UTC)
+    later(task, days=1)
+    if begins_with == "the claim":
+        assert task.flow.says("started") == 200
+    elif begins_with == "the person":
+        task.mark("failed")
+        task.enter(task.flow.runs[0].run_id)
+        task.clear()
     task.try_()
-    (run,) = entries(task, "workflow_automation_run/").values()
-    assert (waiting(task)["since"], waiting(task)["silence"]) == (run["claim"]["at"], None)
+    waits = ends_at(task) - began
+    assert abs(waits - timedelta(days=8 if begins_with == "the response" else 9)) < MOMENT
+
+
+def test_how_long_a_task_waits_is_what_it_recorded(parked):
+    """Whatever the DAG says by then."""
+    task = parked(completion_timeout=timedelta(days=9))
+    until = ends_at(task)
+    task.operator = waits(completion_timeout=timedelta(days=1))
+    task.try_()
+    assert ends_at(task) == until
 
 
 # Parked -----------------------------------------------------------------------------------------------------
@@ -238,9 +252,7 @@ def test_what_it_leaves_before_it_parks(parked):
     assert task.flow.says("started", run_id="77") == 200
     task.try_()
     assert task.xcoms["return_value"] == run
-    task.xcoms.clear()
-    task.try_()
-    assert task.xcoms == {}, "a park keeps them"
+    assert (task.xcoms["run_link"], task.xcoms["_link_FlowRunLink"]) == (None, "")
     task.lose(task.last)
     task.rows.end("retry")
     task.try_()
@@ -266,16 +278,30 @@ def test_xcoms_that_cannot_be_pushed_do_not_end_the_wait(parked):
 
 
 @pytest.mark.parametrize(
-    ("timeout", "expected"),
-    [(timedelta(days=9), (15, 60, 240, 960, 3600, 3600)), (timedelta(seconds=4), (5,))],
+    ("timeout", "waited", "sleep"),
+    [(9e9, 0, 25), (9e9, 25, 75), (9e9, 1000, 3000), (9e9, 9000, 3600), (60, 30, 30), (4, 0, 25)],
 )
-def test_it_looks_ever_more_rarely_but_not_before_the_scheduler_notices(world, timeout, expected):
-    task = world(waits(completion_timeout=timeout))
-    for seconds in expected:
-        began = datetime.now(UTC)
-        task.try_()
-        parked_at = task.rows.ti.trigger_timeout - timedelta(seconds=seconds)
-        assert began <= parked_at <= datetime.now(UTC)
+def test_it_looks_ever_more_rarely_but_not_before_the_scheduler_notices(
+    world, timeout, waited, sleep
+):
+    task = world(waits(completion_timeout=timedelta(days=365)))
+    task.try_()
+    key = "workflow_automation_start/1/0"
+    task.rows.enter(key, {**json.loads(task.rows.entries[key]), "completion_timeout": timeout})
+    later(task, seconds=waited)
+    task.try_()
+    left = (task.rows.ti.trigger_timeout - datetime.now(UTC)).total_seconds()
+    assert sleep - 5 < left <= sleep + 3
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_without_retries_it_warns(world, retries):
+    """What fails while it looks would fail it for good."""
+    task = world(waits(retries=retries))
+    task.try_()
+    assert ("waits without retries" in task.last.log) is (retries == 0)
+    task.try_()
+    assert "waits without retries" not in task.last.log
 
 
 def test_a_claim_is_a_word_as_well(parked):

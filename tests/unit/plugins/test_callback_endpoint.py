@@ -167,7 +167,7 @@ def test_end_wakes_a_parked_task(waiting, http, answer, timeout):
     assert task.spoken == Spoken(end=kept)
     assert ti.state == "awaiting_input"
     assert (ti.trigger_timeout == before) == (timeout == timedelta(seconds=1))
-    assert task.seconds_left() < 6
+    assert task.seconds_left() <= 25
 
 
 def test_same_and_other_end(waiting, http):
@@ -183,7 +183,7 @@ def test_same_and_other_end(waiting, http):
     )
     assert task.ti.trigger_timeout == later
     assert http.post(task.url, json={"result": {"rows": 3}, "status": "success"}).status_code == 200
-    assert task.seconds_left() < 6
+    assert task.seconds_left() <= 25
     assert task.spoken == spoken
 
 
@@ -192,7 +192,7 @@ def test_mapped(waiting, say):
     task = waiting(task_id="mapped", map_index=1)
     assert say(task.url, "success") == 200
     assert task.spoken.end
-    assert task.seconds_left() < 6
+    assert task.seconds_left() <= 25
     task.rows.map_index = 2
     assert task.spoken == NOTHING
     assert task.ti.trigger_timeout is None

@@ -6,7 +6,7 @@ Closed starts, Clears, and runs that a person enters are in ``tests/unit/executi
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -42,18 +42,23 @@ def test_only_the_run_that_claimed_goes_on(waiting, http):
             ("started", "7"),
         ),
     ):
-        response = http.post(task.url, json={"status": status, "run_id": run_id})
-        told.append((response.status_code, response.json().get("code")))
-    other = (409, "other_run")
-    assert told[:4] == [(409, "claim_first"), (200, None), other, (200, None)]
-    assert told[4:] == [other, (200, None), other, (200, None), (404, None)]
+        told.append(http.post(task.url, json={"status": status, "run_id": run_id}).status_code)
+    assert told == [200, 200, 404, 200, 404, 200, 404, 200, 404]
     assert (task.spoken.run_ids, task.spoken.refused) == ({"7"}, ("8",))
+
+
+def test_the_first_heartbeat_claims(waiting, say):
+    """A flow without a first step is protected by it."""
+    task = waiting()
+    assert say(task.url, message="Half", **RUN) == 200
+    spoken = task.spoken
+    assert spoken == Spoken(claim=Claim(spoken.claim.at, **RUN))
+    assert task.word["message"] == "Half"
+    assert say(task.url, "started", run_id="8") == 404
 
 
 def test_words(waiting, say):
     task = waiting()
-    assert say(task.url, message="Half") == 409
-    assert (task.spoken, task.word) == (Spoken(), None)
     assert say(task.url, "started") == 200
     spoken = task.spoken
     for word in ({"message": "Half", "progress": 0.5}, {}):
@@ -103,16 +108,44 @@ def test_closed(waiting, say, state, claim, end):
 # At once; tests/crash/test_claim_races.py has runs that call together.
 
 
-def test_what_takes_no_lock(waiting, say, locked_database):
-    """A word, where the database has locks for rows; a claim waits for them, and the run is to ask again."""
-    from airflow import settings
-
+@pytest.mark.parametrize("status", EVERY)
+def test_whatever_a_run_says_waits_for_a_lock_and_is_to_be_said_again(
+    waiting, say, locked_database, status
+):
     task = waiting(state="running")
     with locked_database():
-        assert say(task.url, "started") == 503
-    assert [say(task.url, "started"), say(task.url)] == [200, 200]
-    with locked_database():
-        assert say(task.url) == (503 if settings.get_engine().dialect.name == "sqlite" else 200)
+        assert say(task.url, status) == 503
+    assert say(task.url, status) == 200
+
+
+@pytest.mark.parametrize("state", ["running", "failed"])
+def test_task_that_is_missing_from_its_dag_for_now(waiting, say, state):
+    """A deployment may lack it for seconds; while its DAG run goes on, its runs are to ask again."""
+    task = waiting(state="removed")
+    task.change_dag_run(state)
+    claim = 503 if state == "running" else 404
+    assert [say(task.url, "started"), say(task.url, "success")] == [
+        claim,
+        200 if claim == 503 else 404,
+    ]
+
+
+def test_task_instance_that_was_deleted_and_made_again(waiting, say):
+    """Its tries begin at 1; what it had before is left."""
+    task = waiting(state="running")
+    task.change(try_number=3)
+    before = task.give(try_number=3)
+    task.change(try_number=1)
+    after = task.give(try_number=1, number=1)
+    assert [say(before, "started"), say(after, "started")] == [404, 200]
+
+
+@pytest.mark.parametrize(("age", "soon"), [(5, 20), (60, 0)])
+def test_wake_is_counted_from_the_park(waiting, say, age, soon):
+    task = waiting()
+    task.change(updated_at=datetime.now(UTC) - timedelta(seconds=age))
+    assert say(task.url, "success") == 200
+    assert soon - 5 < task.seconds_left() <= soon
 
 
 def test_the_dag_run_is_deleted(waiting, say, monkeypatch):
