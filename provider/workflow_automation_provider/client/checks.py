@@ -117,11 +117,14 @@ def identifier(name: str, value: object) -> str:
 
 
 def kind_of(value: object) -> str:
-    """Return the type of a value as errors name it: ``an int``, ``a set``, ``None``."""
+    """Return the type of a value as errors name it: ``an int``, ``a numpy.int64``, ``None``."""
     if value is None:
         return "None"
-    name = type(value).__name__
-    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+    kind = type(value)
+    is_builtin = kind.__module__ == "builtins"
+    name = kind.__name__ if is_builtin else f"{kind.__module__}.{kind.__name__}"
+    article = "an" if name[0].lower() in "aeiou" else "a"
+    return f"{article} {name}"
 
 
 # Control characters, line and paragraph separators, and lone surrogates, which no log or database can store.

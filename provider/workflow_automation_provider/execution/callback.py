@@ -22,12 +22,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import re
 import secrets
 from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
+from workflow_automation_provider.client.json_values import why_not_storable
 from workflow_automation_provider.client.redaction import CALLBACK_PATH, Redactor
 
 PATH = CALLBACK_PATH
@@ -42,17 +42,6 @@ MAX_RUN_ID = 250
 """The maximum length of a run_id in characters: the endpoint also records those that it refuses."""
 
 _TOKEN = re.compile("[A-Za-z0-9_-]{64}")
-
-_MAX_DEPTH = 50
-"""How deeply a result may be nested: Airflow's own JSON would fail on much deeper ones."""
-
-_INTEGERS = range(-(2**63), 2**64)
-"""The integers that Airflow can hand to a task: any other would make its reads fail."""
-
-_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
-
-_RESERVED = {"__classname__", "__id__", "__type", "__var"}
-"""Names of fields that Airflow takes for objects of Python: as an XCom they fail, or become something else."""
 
 
 def new_token(ti_id: UUID) -> str:
@@ -178,7 +167,9 @@ def _withheld(token: str, value: Any) -> Any:
 def _value(name: str, value: Any) -> Any:
     """Return the value of a field, None if it is empty."""
     if name != "run_id" or isinstance(value, str):  # as a number, it may have any number of digits
-        _check(name, value)
+        fault = why_not_storable(value)
+        if fault:
+            raise ValueError(f"{name} contains {fault}.")
     if name == "result" or value is None:
         return value
     match name, value:
@@ -194,31 +185,3 @@ def _value(name: str, value: Any) -> Any:
                 )
             return text if text.strip() else None
     raise ValueError(f"{name} is {_kind(value)}; expected {_EXPECTED.get(name, 'text')}.")
-
-
-def _check(field: str, value: Any, depth: int = 0) -> None:
-    """
-    Reject a value that the database or the task could not read: it would fail the task later.
-
-    :raises ValueError: naming the field
-    """
-    found, inner = "", []
-    match value:
-        case str() if _UNSTORABLE.search(value):
-            found = "a NUL character or half of a surrogate pair"
-        case float() if not math.isfinite(value):
-            found = "a number that is none, or too large"
-        case int() if value not in _INTEGERS:
-            found = "an integer of more than 64 bits; send it as text"
-        case dict():
-            inner = [*value, *value.values()]
-            if reserved := value.keys() & _RESERVED:
-                found = f"a field {min(reserved)!r}, a name that Airflow reserves"
-        case list():
-            inner = value
-    if depth > _MAX_DEPTH:
-        found = f"more than {_MAX_DEPTH} levels"
-    if found:
-        raise ValueError(f"{field} contains {found}.")
-    for one in inner:
-        _check(field, one, depth + 1)
