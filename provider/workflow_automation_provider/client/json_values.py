@@ -1,8 +1,8 @@
 """
-Encode Python values as JSON, and validate them before anything is sent; and make what a service returned storable.
+Encode Python values as JSON before anything is sent, and say what Airflow can store of JSON.
 
-A value that JSON cannot represent exactly is rejected with its path (``inputs.rows[3].when``), so that a DAG
-author finds the one invalid value among thousands.
+A value that JSON cannot represent exactly is rejected with its path (``inputs.rows[3].when``), so
+that a DAG author finds the one invalid value among thousands.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from uuid import UUID
 from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
 
-# How deeply a value may be nested that Airflow stores: its own JSON would fail on much deeper ones.
+# How deeply a value may be nested that Airflow stores: its own JSON fails on much deeper ones.
 _MAX_DEPTH = 50
 
 # The integers that Airflow can hand to a task: any other would make its reads fail.
@@ -31,7 +31,7 @@ _INTEGERS = range(-(2**63), 2**64)
 # Characters that a database rejects.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
-# Names of fields that Airflow takes for objects of Python: an XCom fails, or becomes something else.
+# Names of fields that Airflow takes for objects of Python: an XCom fails, or becomes another value.
 _RESERVED = {"__classname__", "__id__", "__type", "__var"}
 
 _FIXES = {
@@ -122,7 +122,7 @@ def _is_path(value: object) -> bool:
 
 
 def _iso_text(value: date | time, path: str) -> str:
-    """Return a date or time as text that can be read back: pandas' ``NaT`` is a ``datetime`` too."""
+    """Return a date or time as text that can be read back, which pandas' ``NaT`` cannot."""
     text = value.isoformat()
     kind = time if isinstance(value, time) else datetime
     try:

@@ -1,5 +1,5 @@
 """
-Redact secrets from errors, logs and results, where the service sends them back in an encoding of its own.
+Redact secrets from errors, logs and results, also where the service encodes what it sends back.
 
 A text and a secret are compared in one normal form: the escape sequences of URLs, JSON and HTML are
 decoded, and then only letters and digits count. So neither separators nor line breaks nor the zero
@@ -30,14 +30,14 @@ _MIN_LETTERS = 6
 # A header's value of fewer characters is no secret.
 _MIN_SECRET = 8
 
-# A part of the key of this many letters and digits is withheld in free text as well: services shorten
-# what they echo.
+# A part of the key of this many letters and digits is withheld in free text as well: services
+# shorten what they echo.
 _PART = 12
 
 _NOT_ALNUM = bytes(range(256)).translate(None, (string.ascii_letters + string.digits).encode())
 
-# What escapes a character in a URL, in JSON or in HTML, also where its own first sign is escaped again.
-# Whatever follows a run of such signs, it matches, so that no run is read twice.
+# What escapes a character in a URL, in JSON or in HTML, also where its own first sign is escaped
+# again. Whatever follows a run of such signs, it matches, so that no run is read twice.
 _ESCAPE = re.compile(
     rb"%(?:25)*([0-9a-f]{2})"
     rb"|\\+(?:u([0-9a-f]{4})|[bfnrt])?"

@@ -1,8 +1,8 @@
 """
 What the response to a request means, and what it means that there is none, without any I/O.
 
-Of :data:`ROWS`, the first that fits decides. A trigger returns the run that it started, an upload the
-service's response; all else is an exception.
+Of :data:`ROWS`, the first that fits decides. A trigger returns the run that it started, an upload
+the service's response; all else is an exception.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _QUOTE_LIMIT = 500
 
 _WEB_PAGES = ("text/html", "application/xhtml+xml")
 
-# How a web page begins, after a byte order mark, a declaration and comments, as browsers recognize one.
-# Atomic groups, because each comment could otherwise end in many places.
+# How a web page begins, after a byte order mark, a declaration and comments, as browsers recognize
+# one. Atomic groups, because each comment could otherwise end in many places.
 _HTML = re.compile(
     rb"(?:\xef\xbb\xbf)?(?>\s++|<\?xml[^>]*+>|(?><!--.*?-->))*+"
     rb"<(?:!doctype\s+html|html|head|title|meta|script|style|body|div|form|h1|p|table|a|br?)[\s>]",
@@ -55,8 +55,8 @@ _SNIFFED = 1024
 
 _MARKUP = re.compile(r"<[a-z/!?]", re.IGNORECASE)
 
-# Formats of compressed bodies, as zlib numbers them: gzip or zlib, which their first bytes tell, and
-# the bare deflate that some servers send, which only the header tells.
+# Formats of compressed bodies, as zlib numbers them: gzip or zlib, which their first bytes tell,
+# and the bare deflate that some servers send, which only the header tells.
 _GZIP_OR_ZLIB, _BARE_DEFLATE = 47, -15
 
 # A Retry-After of more is no number of seconds but a time: seconds, or milliseconds, since 1970.
@@ -69,9 +69,9 @@ _STATUS_LINE = re.compile(rb"^HTTP/1\.[01] ([2-5][0-9]{2})\b", re.MULTILINE)
 
 Fact = Literal["run", "may name a run", "early", "page", "Retry-After", "declared"]
 """
-What a row may ask for: the response says which run was started; one that cannot be used may name a run;
-it came before all of the request was sent; it is a web page; it has a valid ``Retry-After``; its status
-is one of the connection's ``busy_statuses``.
+What a row may ask for: the response says which run was started; it cannot be used, but may name a
+run; it came before all of the request was sent; it is a web page; it has a valid ``Retry-After``;
+its status is one of the connection's ``busy_statuses``.
 """
 
 
@@ -97,6 +97,10 @@ class Row(NamedTuple):
 
 _TRIGGER = "path key"
 _NOT_THE_SERVICE = "the connection's base URL, and any proxy in front of the service."
+_LOGIN_PAGE = f"It may be a login page: check {_NOT_THE_SERVICE}"
+_COMPARE_INPUTS = "Compare the inputs with those that the workflow defines."
+_COMPARE_FORMAT = "Check that file_format is what the service expects."
+_CHECK_URL_AND_FLOW = "Check the connection's base URL and the flow_id."
 _ANOTHER_RUN = "Sending the request again would start another run."
 _MOVED = (
     "It redirects to {location}: the result, a login page, or the service's new URL. "
@@ -106,13 +110,13 @@ _OF_UPLOAD = (
     "Check that the run belongs to the flow, and that the API key belongs to this flow and has not "
     "expired."
 )
-# Gateways return 408 and 503 also for a request that they had forwarded. So these count only where not
-# all of the request was sent, and for an upload, which may be sent twice. 302 and 303 may follow a POST
-# that was carried out.
+# Gateways return 408 and 503 also for a request that they had forwarded. So these count only where
+# not all of the request was sent, and for an upload, which may be sent twice. 302 and 303 may
+# follow a POST that was carried out.
 _GATEWAY = (
     "A gateway may have returned this after it had forwarded the request. "
-    "If the service, and every gateway in front of it, returns {status} only before it does anything, "
-    "add {status} to the connection's busy_statuses."
+    "If the service, and every gateway in front of it, returns {status} only before it does "
+    "anything, add {status} to the connection's busy_statuses."
 )
 _NO_KEY_BY_PATH = (
     "A trigger with a flow_id does not send the API key: to send it, leave flow_id out."
@@ -130,7 +134,7 @@ ROWS: tuple[Row, ...] = (
     Row("2xx", _TRIGGER, ("early", "may name a run"), UnidentifiedError, hint=_ANOTHER_RUN),
     Row("2xx", "", ("early",), NotSentError, hint=f"Check {_NOT_THE_SERVICE}"),
     Row("2xx", _TRIGGER, (), UnidentifiedError, hint=_ANOTHER_RUN),
-    Row("2xx", "upload", ("page",), OutcomeUnknownError, hint=f"It may be a login page: check {_NOT_THE_SERVICE}"),
+    Row("2xx", "upload", ("page",), OutcomeUnknownError, hint=_LOGIN_PAGE),
     Row("2xx", "upload", (), None),
     Row("any", "", ("declared",), BusyError),
     Row("425 429", "", (), BusyError),
@@ -141,13 +145,13 @@ ROWS: tuple[Row, ...] = (
     Row("302 303", "", ("early",), NotSentError, hint=_MOVED),
     Row("302 303", "", (), OutcomeUnknownError, hint=_MOVED),
     Row("3xx", "", (), RejectedError, Code.REDIRECTED, _MOVED),
-    Row("400 422", _TRIGGER, (), RejectedError, hint="Compare the inputs with those that the workflow defines."),
-    Row("400 422", "upload", (), RejectedError, hint="Check that file_format is what the service expects."),
+    Row("400 422", _TRIGGER, (), RejectedError, hint=_COMPARE_INPUTS),
+    Row("400 422", "upload", (), RejectedError, hint=_COMPARE_FORMAT),
     Row("401 402 403", "path", (), RejectedError, Code.KEY_REJECTED, _NO_KEY_BY_PATH),
     Row("401 402 403", "key", (), RejectedError, Code.KEY_REJECTED, _CHECK_KEY),
     Row("401 402 403", "upload", (), RejectedError, Code.KEY_REJECTED, _OF_UPLOAD),
     Row("404", "upload", (), RejectedError, Code.NOT_FOUND, _OF_UPLOAD),
-    Row("404 405", "path", (), RejectedError, Code.NOT_FOUND, "Check the connection's base URL and the flow_id."),
+    Row("404 405", "path", (), RejectedError, Code.NOT_FOUND, _CHECK_URL_AND_FLOW),
     Row("404 405", "", (), RejectedError, Code.NOT_FOUND, "Check the connection's base URL."),
     Row("407", "", (), RejectedError, hint="Check the connection's proxy."),
     Row("413", _TRIGGER, (), RejectedError, Code.TOO_LARGE, _SHORTER),
@@ -159,7 +163,11 @@ ROWS: tuple[Row, ...] = (
     Row("any", "", (), OutcomeUnknownError),
 )
 # fmt: on
-"""What each response means: the first row that fits. docs/if-it-fails.md has the statuses of each code."""
+"""
+What each response means: the first row that fits.
+
+docs/if-it-fails.md has the statuses of each code.
+"""
 
 _MESSAGES: dict[type[WorkflowAutomationError], str] = {
     UnidentifiedError: "{title} returned {status}, but the response cannot be used: {why}.",
@@ -210,8 +218,8 @@ def _read_upload(
     """
     Return the response to an upload.
 
-    Its status says that the files were accepted, so any body is valid but a web page, such as that of
-    a login, whatever it is declared as.
+    Its status says that the files were accepted, so any body is valid but a web page, such as that
+    of a login, whatever it is declared as.
     """
     row = row_of(response, request, None, busy_statuses)
     if row.outcome is not None:
@@ -287,7 +295,7 @@ def _code_of(kind: type[WorkflowAutomationError], request: Request) -> Code | No
 
 
 def nothing_done(request: Request) -> str:
-    """Return the consequence of an upload that was not accepted; empty for a trigger: its code's."""
+    """Return the consequence of an upload that was not accepted, empty for a trigger."""
     return "No files were accepted." if request.operation is Operation.UPLOAD else ""
 
 
@@ -304,13 +312,14 @@ def retry_after(value: str, date: str = "") -> float | None:
     Read a ``Retry-After`` header as servers send it.
 
     They send seconds, also with decimals, the time as an HTTP or ISO 8601 date, or as seconds or
-    milliseconds since 1970. Of two headers, such as a gateway's and the service's, the longer counts.
+    milliseconds since 1970. Of two headers, such as a gateway's and the service's, the longer
+    counts.
 
     :param value: the header as received, empty if there was none
     :param date: the response's ``Date``, by the same clock as a time in ``value``; without a valid
         one, our own clock counts
-    :return: seconds to wait, from 0 to a week, since a longer wait is a fault rather than advice; None
-        if there is no header, or it is invalid
+    :return: seconds to wait, from 0 to a week, since a longer wait is a fault rather than advice;
+        None if there is no header, or it is invalid
     """
     now = (_time_of(date) or datetime.now(UTC)).timestamp()
     texts = [text.strip() for text in value.split(",")]
@@ -422,8 +431,8 @@ def _run_of(response: Response, request: Request, redact: Redactor) -> Run:
     """
     Return the run that a response says was started.
 
-    :raises ValueError: if it does not say which one, though it must: by path, and in a response that
-        came before all of the request was sent, for only a run_id shows that a run was started
+    :raises ValueError: if it does not say which one, though it must: by path, and in a response
+        that came before all of the request was sent, for only a run_id shows that it started a run
     """
     document = _read_json(response, redact)
     fields = document if isinstance(document, dict) else {}
@@ -505,8 +514,8 @@ def _words(response: Response, redact: Redactor) -> str:
     """
     Return the service's own words, of a JSON string what it says; or in parentheses why not.
 
-    They are shown of JSON and plain text: in other formats, such as HTML, a secret could be in a form
-    that is not searched for.
+    They are shown of JSON and plain text: in other formats, such as HTML, a secret could be in a
+    form that is not searched for.
     """
     if not response.body.strip():
         return ""
@@ -542,8 +551,8 @@ def no_response(
     """
     Return the exception of a request without a response that can be read.
 
-    The outcome is unknown if all of the request was sent, or the status says that it was carried out.
-    Otherwise it was not sent.
+    The outcome is unknown if all of the request was sent, or the status says that it was carried
+    out. Otherwise it was not sent.
 
     :param error: what happened in place of the response
     :param progress: how much of the request was sent
@@ -600,7 +609,7 @@ def what_came(error: Exception, progress: SendProgress, redact: Redactor) -> str
 
 
 def _status_in(head: bytes) -> int | None:
-    """Return the status at the beginning of a response, None if there is none but of early hints."""
+    """Return the status at the beginning of a response, None if there is none."""
     found = _STATUS_LINE.search(head)
     return int(found[1]) if found else None
 
@@ -618,8 +627,8 @@ def hint(error: Exception, progress: SendProgress, via: str) -> str:
         )
     if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
         return (
-            "Check the connection's base URL: it must begin with http:// if the service does not use "
-            "TLS."
+            "Check the connection's base URL: it must begin with http:// if the service does not "
+            "use TLS."
         )
     proxy = "the proxy, " if via else ""
     return f"Check that the service is up, {proxy}and the connection's base URL."
