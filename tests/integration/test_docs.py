@@ -286,7 +286,7 @@ def is_the_pages(connection):
     hook = WorkflowAutomationHook()
     hook.connection = connection
     found = (hook.get_conn().base_url, connection.password, hook.extra.flow_id)
-    return found == ("https://service.example/api", "KEY", "FLOW")
+    return found == ("https://service.example/api", "API_KEY", "FLOW")
 
 
 @pytest.mark.parametrize("text", VARIABLES)
@@ -296,7 +296,7 @@ def test_connections_of_the_environment(monkeypatch, text):
     hook = WorkflowAutomationHook()
     if "127.0.0.1" in text:
         assert hook.get_conn().base_url == "http://127.0.0.1:8070/api"
-        assert hook.connection.password == "KEY"
+        assert hook.connection.password == "API_KEY"
     else:
         assert is_the_pages(hook.connection)
         assert ("timeout" in text) is (hook.extra.timeout == 30)

@@ -506,7 +506,6 @@ def started(workflow_automation_service, workflow_automation_connect):
     [
         PASSWORD,
         LONG_KEY.value,
-        LONG_KEY.value[4:17],
         base64.b64encode(LONG_KEY.value.encode()).decode(),
     ],
 )

@@ -65,7 +65,11 @@ def responses_of(row: Row) -> Iterator[tuple[Response, Request, tuple[int, ...]]
             headers["retry-after"] = "17"
         headers["content-type"] = "text/html" if "page" in row.facts else "text/plain"
         declared = (int(status),) if "declared" in row.facts else ()
-        body = b"<p>No such luck.</p>" if "page" in row.facts else b"No such luck."
+        body = b"No such luck."
+        if "page" in row.facts:
+            body = b"<p>No such luck.</p>"
+        if "may name a run" in row.facts:
+            body = b'{"run_id": 1.5}'
         response = Response(int(status), headers, body, early="early" in row.facts)
         yield response, REQUESTS[operation], declared
 
@@ -89,6 +93,13 @@ def without_response() -> Iterator[WorkflowAutomationError]:
     for name in ("key", "upload"):
         yield lost(name, httpcore.ReadTimeout(), whole=True)
         yield lost(name, StoppedError(), begun=True)
+    head = b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 201 Created\r\nX Y: 1\r\n\r\n"
+    illegal = httpcore.RemoteProtocolError("illegal header line: 'X Y: 1'")
+    for name in ("key", "upload"):
+        yield lost(name, illegal, whole=True, head=head)
+        yield lost(name, illegal, begun=True, head=head)
+    illegal = httpcore.RemoteProtocolError("illegal status line: 'SSH-2.0'")
+    yield lost("key", illegal, whole=True, head=b"SSH-2.0")
     yield unknown(REQUESTS["key"], "the response to an earlier request: run 7 was known")
     yield lost("upload", httpcore.ReadError("[Errno 104] Connection reset by peer"), begun=True)
     yield lost("upload", ValueError("no display"), begun=True)

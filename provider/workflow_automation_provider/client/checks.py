@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, get_args
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 MAX_TIMEOUT = 7 * 24 * 3600
-"""In seconds: longer than any sensible timeout, and short enough for the clock functions to accept."""
+"""In seconds: longer than any sensible timeout, and short enough for the clock functions."""
 
 
 FormatWord = Literal["name", "base64", "data_url", "content_type", "size"]
@@ -24,11 +24,11 @@ DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
 
 FileFormat = Mapping[str, str] | FormatWord
 """
-How a file becomes an element of ``files``: a mapping of field name to word, or one word, for elements that are plain
-strings.
+How a file becomes an element of ``files``: a mapping of field name to word, or one word, for
+elements that are plain strings.
 
-The words of a mapping are typed as ``str``, which is what type checkers infer for a plain dict; whether each
-is a :data:`FormatWord` is checked at run time.
+The words of a mapping are typed as ``str``, which is what type checkers infer for a plain dict;
+whether each is a :data:`FormatWord` is checked at run time.
 """
 
 
@@ -44,7 +44,8 @@ def check_file_format(value: Any) -> FileFormat:
     if wrong or not (fields or value in known):
         place = f"file_format[{wrong[0]!r}]" if wrong else f"file_format, {kind_of(value)},"
         raise InvalidRequestError(
-            f"{place} is not supported; expected one of {', '.join(known)}, or a mapping of field name to one of them."
+            f"{place} is not supported; expected one of {', '.join(known)}, or a mapping of field "
+            "name to one of them."
         )
     return cast("FileFormat", value)
 
@@ -52,7 +53,12 @@ def check_file_format(value: Any) -> FileFormat:
 def check_seconds(
     name: str, value: object, kind: type[Exception] = ValueError, *, zero: bool = False
 ) -> None:
-    """Raise an error unless an argument is a number of seconds, from more than 0, or 0 with ``zero``, to :data:`MAX_TIMEOUT`."""
+    """
+    Check that an argument is a number of seconds, up to :data:`MAX_TIMEOUT`.
+
+    :param kind: the class of the error that is raised if it is not
+    :param zero: whether it may be 0
+    """
     number = (
         isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TIMEOUT
     )
@@ -64,11 +70,18 @@ def check_seconds(
 
 
 def check_rendered(name: str, value: object) -> None:
-    """Raise an InvalidRequestError if a value is None or empty, or the text "None" that a template makes of None."""
+    """
+    Check that a template or XCom has a value.
+
+    :raises InvalidRequestError: if it is None, empty, or the text "None", which a template makes of
+        None
+    """
     if value is None or (isinstance(value, str) and value.strip() in ("", "None")):
         raise InvalidRequestError(
             f"{name} is {value!r}: the template or XCom that it comes from has no value.",
-            next_step="The upstream task may have been skipped, or its result may have no such key.",
+            next_step=(
+                "The upstream task may have been skipped, or its result may have no such key."
+            ),
         )
 
 
@@ -79,11 +92,14 @@ def unusable_path(name: str, path: str) -> InvalidRequestError | None:
     if "{{" in path or "{%" in path:
         return InvalidRequestError(
             f"{name} is {without_credentials(path)!r}, a template that was not rendered.",
-            next_step="Airflow renders templates in text, but not in a Path: give the path as text.",
+            next_step=(
+                "Airflow renders templates in text, but not in a Path: give the path as text."
+            ),
         )
     if path.startswith("~"):
         return InvalidRequestError(
-            f"{name} is {without_credentials(path)!r}, and ~ is not expanded, because it means a different folder for each user.",
+            f"{name} is {without_credentials(path)!r}, and ~ is not expanded, because it means a "
+            "different folder for each user.",
             next_step="Give an absolute path.",
         )
     return None
@@ -98,8 +114,8 @@ def identifier(name: str, value: object) -> str:
     """
     Validate a ``flow_id`` or ``run_id``: text, or a whole number, which becomes text.
 
-    :raises InvalidRequestError: if it is empty or of another type; also for a float, which may have lost
-        digits
+    :raises InvalidRequestError: if it is empty or of another type; also for a float, which may have
+        lost digits
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -117,19 +133,23 @@ def identifier(name: str, value: object) -> str:
 
 
 def kind_of(value: object) -> str:
-    """Return the type of a value as errors name it: ``an int``, ``a set``, ``None``."""
+    """Return the type of a value as errors name it: ``an int``, ``a numpy.int64``, ``None``."""
     if value is None:
         return "None"
-    name = type(value).__name__
-    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+    kind = type(value)
+    is_builtin = kind.__module__ == "builtins"
+    name = kind.__name__ if is_builtin else f"{kind.__module__}.{kind.__name__}"
+    article = "an" if name[0].lower() in "aeiou" else "a"
+    return f"{article} {name}"
 
 
-# Control characters, line and paragraph separators, and lone surrogates, which no log or database can store.
+# Control characters, line and paragraph separators, and lone surrogates, which no log or database
+# can store.
 _NOT_ON_ONE_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def one_line(text: str) -> str:
-    """Return a text with its line breaks and other control characters escaped, as in a Python string."""
+    """Return a text with its line breaks and other control characters escaped, as Python does."""
     return _NOT_ON_ONE_LINE.sub(lambda sign: repr(sign[0])[1:-1], text)
 
 
@@ -141,5 +161,9 @@ _WEB = re.compile(
 
 
 def web_link(link: object) -> str:
-    """Return a link of the service if it is http or https, otherwise an empty text: a browser runs ``javascript:``."""
+    """
+    Return a link of the service if it is http or https, otherwise an empty text.
+
+    A browser runs ``javascript:``.
+    """
     return link if isinstance(link, str) and _WEB.fullmatch(link) else ""

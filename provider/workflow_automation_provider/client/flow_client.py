@@ -12,7 +12,7 @@ import httpx
 from workflow_automation_provider.client import protocol, responses
 from workflow_automation_provider.client.checks import FileFormat, check_file_format
 from workflow_automation_provider.client.files import Element, UploadBody, upload_bodies
-from workflow_automation_provider.client.redaction import Redactor
+from workflow_automation_provider.client.redaction import Redactor, has_enough_letters
 from workflow_automation_provider.client.settings import Settings
 from workflow_automation_provider.client.transport import (
     SendProgress,
@@ -93,6 +93,11 @@ class FlowClient:
     def redact_also(self, secret: str) -> None:
         """Never show a secret that a request contains, in errors, logs and results."""
         self._redactor.add(secret)
+
+    @property
+    def redactor(self) -> Redactor:
+        """What knows the connection's secrets."""
+        return self._redactor
 
     def redact(self, text: str) -> str:
         """Return ``text`` unchanged, or a note instead if it reveals a secret."""
@@ -186,9 +191,9 @@ class FlowClient:
             with self._transport.connection(progress) as connection:
                 response = self._response(connection, "HEAD", self.base_url)
         except Exception as error:
-            why = f"got no response{self._via}: {responses.described(error, self._redactor)}"
+            came = responses.what_came(error, progress, self._redactor)
             hint = responses.hint(error, progress, self._via) or "Check the connection's base URL."
-            failure = NotSentError(f"{title} {why}.", next_step=hint)
+            failure = NotSentError(f"{title}{self._via} got {came}.", next_step=hint)
         else:
             status, location = (
                 response.status,
@@ -264,5 +269,10 @@ def _checked_key(api_key: str | None) -> str | None:
         raise InvalidRequestError(
             "The API key contains whitespace, a control character or a non-ASCII character, which a header cannot "
             "carry: copy it again from the trigger section of the workflow's builder page."
+        )
+    if key and not has_enough_letters(key):
+        raise InvalidRequestError(
+            "The API key has fewer than six letters and digits, and could not be told from other "
+            "words in logs: copy it again from the trigger section of the workflow's builder page."
         )
     return key or None

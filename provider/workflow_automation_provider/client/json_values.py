@@ -1,26 +1,38 @@
 """
-Encode Python values as JSON, and validate them before anything is sent; and make what a service returned storable.
+Encode Python values as JSON before anything is sent, and say what Airflow can store of JSON.
 
-A value that JSON cannot represent exactly is rejected with its path (``inputs.rows[3].when``), so that a DAG
-author finds the one invalid value among thousands.
+A value that JSON cannot represent exactly is rejected with its path (``inputs.rows[3].when``), so
+that a DAG author finds the one invalid value among thousands.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import operator
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import PurePath
-from typing import Any
+from typing import Any, SupportsIndex, cast
 from uuid import UUID
 
 from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
 
-# How deep a JSON value may be nested that is stored as such.
-_MAX_DEPTH = 100
+# How deeply a value may be nested that Airflow stores: its own JSON fails on much deeper ones.
+_MAX_DEPTH = 50
+
+# The integers that Airflow can hand to a task: any other would make its reads fail.
+_INTEGERS = range(-(2**63), 2**64)
+
+# Characters that a database rejects.
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+
+# Names of fields that Airflow takes for objects of Python: an XCom fails, or becomes another value.
+_RESERVED = {"__classname__", "__id__", "__type", "__var"}
 
 _FIXES = {
     **dict.fromkeys(("bytes", "bytearray"), "decode it to text, or base64-encode it"),
@@ -33,8 +45,10 @@ def encode(name: str, value: object) -> bytes:
     """
     Encode a value as JSON.
 
-    ``datetime``, ``date`` and ``time`` (also pendulum's) become ISO 8601 text, ``Decimal`` its exact digits as text,
-    ``UUID``, ``Path`` and ``ObjectStoragePath`` text; mappings become objects, and other sequences arrays.
+    ``datetime``, ``date`` and ``time`` (also pendulum's) become ISO 8601 text, ``Decimal`` its
+    exact digits as text, ``UUID``, ``Path`` and ``ObjectStoragePath`` text; mappings become
+    objects, and other sequences arrays. The numbers of other libraries, such as numpy's, become
+    Python's.
 
     :param name: what the value is called in errors, such as ``inputs``
     :param value: any JSON value, which may contain the Python types above
@@ -43,9 +57,8 @@ def encode(name: str, value: object) -> bytes:
         surrogate, itself or a value of any other type, naming its path
     """
     try:
-        return json.dumps(_plain(value, name), allow_nan=False, separators=(",", ":")).encode(
-            "ascii"
-        )
+        text = json.dumps(_plain(value, name), allow_nan=False, separators=(",", ":"))
+        return text.encode("ascii")
     except InvalidRequestError:
         raise
     except (RecursionError, ValueError):
@@ -77,7 +90,7 @@ def _plain(value: object, path: str) -> Any:
                 path, f"is {value}, which JSON cannot represent", "use a number, or None"
             )
         case datetime() | date() | time():
-            return value.isoformat()
+            return _iso_text(value, path)
         case UUID():
             return str(value)
         case Mapping():
@@ -86,15 +99,62 @@ def _plain(value: object, path: str) -> Any:
             }
         case Sequence() if not isinstance(value, bytes | bytearray | memoryview):
             return [_plain(item, f"{path}[{number}]") for number, item in enumerate(value)]
-        # ObjectStoragePath is no PurePath. Its class is asked, for an undefined template raises an error for any attribute.
-        case _ if isinstance(value, PurePath) or {"as_uri", "protocol"} <= {*dir(type(value))}:
-            return _text(str(value), path)
-    kind = type(value).__name__
+    if _is_path(value):
+        return _text(str(value), path)
+
+    number = _python_number(value)
+    if number is not None:
+        return _plain(number, path)
+
+    bases = [base.__name__ for base in type(value).__mro__]
+    fixes = [_FIXES[base] for base in bases if base in _FIXES]
     raise _rejection(
         path,
         f"is {kind_of(value)}, which JSON cannot represent",
-        _FIXES.get(kind, "use text, a number, a list or a dict"),
+        fixes[0] if fixes else "use text, a number, a list or a dict",
     )
+
+
+def _is_path(value: object) -> bool:
+    # ObjectStoragePath is no PurePath. Its class is asked, because an undefined template raises an
+    # error for any attribute.
+    return isinstance(value, PurePath) or {"as_uri", "protocol"} <= {*dir(type(value))}
+
+
+def _iso_text(value: date | time, path: str) -> str:
+    """Return a date or time as text that can be read back, which pandas' ``NaT`` cannot."""
+    text = value.isoformat()
+    kind = time if isinstance(value, time) else datetime
+    try:
+        kind.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise _rejection(
+            path,
+            f"is {kind_of(value)} ({text!a:.40}), which is not a date or time",
+            "use a date, or None",
+        ) from None
+    return text
+
+
+def _python_number(value: object) -> int | float | None:
+    """
+    Return a number of another library as Python's own, None if it is none.
+
+    The library is not imported: numpy's scalars have an ``item`` and no dimensions, and integers
+    an ``__index__``. The ``item`` of a time may be a count of nanoseconds, which is no number to
+    send.
+    """
+    kind = type(value)
+    number: Any = None
+    if hasattr(kind, "shape") and hasattr(kind, "item"):
+        array: Any = value
+        is_time = getattr(array.dtype, "kind", "") in ("m", "M")
+        if array.shape == () and not is_time:
+            number = array.item()
+    elif hasattr(kind, "__index__"):
+        with contextlib.suppress(TypeError):
+            number = operator.index(cast("SupportsIndex", value))
+    return number if isinstance(number, int | float) else None
 
 
 def _text(value: str, path: str) -> str:
@@ -122,26 +182,65 @@ def _rejection(path: str, what: str, fix: str) -> InvalidRequestError:
     return InvalidRequestError(f"{path} {what}: {fix}.")
 
 
-# Values that a service returned -----------------------------------------------------------------------------
+# What Airflow can store --------------------------------------------------------------------------
 
 
-def storable(document: Any, depth: int = _MAX_DEPTH) -> Any:
+def why_not_storable(value: Any, depth: int = 0) -> str:
     """
-    Return a JSON value without the text that a database rejects (NUL, lone surrogates).
+    Return why Airflow cannot store a JSON value as it is, empty if it can.
 
-    :raises ValueError: if Airflow's task runner cannot send it: whole numbers have 64 bits, and NaN and deep nesting are errors
+    The database, the task's connection to Airflow, or Airflow's serializer would fail on it later.
+
+    :param depth: how deeply the value is nested in what is stored
     """
+    if depth > _MAX_DEPTH:
+        return f"more than {_MAX_DEPTH} levels"
+
+    inner: list[Any] = []
+    match value:
+        case str() if _UNSTORABLE.search(value):
+            return "a NUL character or half of a surrogate pair"
+        case float() if not math.isfinite(value):
+            return "a number that is none, or too large"
+        case int() if value not in _INTEGERS:
+            return "an integer of more than 64 bits; send it as text"
+        case dict():
+            reserved = value.keys() & _RESERVED
+            if reserved:
+                return f"a field {min(reserved)!r}, a name that Airflow reserves"
+            inner = [*value, *value.values()]
+        case list():
+            inner = value
+
+    faults = (why_not_storable(item, depth + 1) for item in inner)
+    return next(filter(None, faults), "")
+
+
+def storable(document: Any, text: str) -> Any:
+    """
+    Return a JSON value as Airflow can store it.
+
+    :param text: what is stored in place of a value that cannot be: its JSON
+    """
+    try:
+        cleaned = _cleaned(document)
+        is_storable = not why_not_storable(cleaned)
+    except RecursionError:
+        is_storable = False
+    return cleaned if is_storable else storable_text(text)
+
+
+def storable_text(text: str) -> str:
+    """Return a text without the characters that a database rejects: NUL and lone surrogates."""
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
+def _cleaned(document: Any) -> Any:
     match document:
         case str():
-            return document.replace("\0", "\ufffd").encode(errors="replace").decode()
-        case dict() | list() if not depth:
-            raise ValueError("it is nested too deeply")
+            return storable_text(document)
         case dict():
-            return {storable(name): storable(item, depth - 1) for name, item in document.items()}
+            return {storable_text(name): _cleaned(item) for name, item in document.items()}
         case list():
-            return [storable(item, depth - 1) for item in document]
-        case float() if not math.isfinite(document):
-            raise ValueError("it has a number that JSON does not know")
-        case int() if not -(2**63) <= document < 2**63:
-            raise ValueError("it has a number of more than 64 bits")
+            return [_cleaned(item) for item in document]
     return document

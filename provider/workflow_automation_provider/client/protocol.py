@@ -1,5 +1,7 @@
 """
-The requests and responses of the service, without any I/O; :mod:`~.responses` interprets the responses.
+The requests and responses of the service, without any I/O.
+
+:mod:`~.responses` interprets the responses.
 
 "Section" refers to the document that describes the service's interface.
 """
@@ -51,12 +53,13 @@ class Run:
 
     Follows section 2 of the interface.
 
-    :param run_id: always text, exactly as the service wrote it; None if the response to a trigger by key has
-        none, or one that contains the API key
-    :param run_link: URL of the run in the application, None if the response has none, or one that reveals
-        a secret
+    :param run_id: always text, exactly as the service wrote it; None if the response to a trigger
+        by key has none, or one that contains the API key
+    :param run_link: URL of the run in the application, None if the response has none, or one that
+        contains a secret
     :param flow_id: the flow, None if only the API key identifies it
-    :param response: the whole JSON response, or a note instead if it reveals a secret
+    :param response: the whole JSON response, as text if Airflow cannot store it, or a note instead
+        if it reveals a secret
     """
 
     run_id: str | None
@@ -94,7 +97,8 @@ class Response(NamedTuple):
     :param headers: names in lower case
     :param body: the bytes that were read
     :param error: what ended the body before its end, None if it is whole
-    :param early: whether it arrived before the request was sent completely, and the rest was never sent
+    :param early: whether it arrived before the request was sent completely, and the rest was never
+        sent
     """
 
     status: int
@@ -114,8 +118,8 @@ def parse_base_url(
     :param allow_http: whether to allow plain http to another machine
     :param name: what it is called in errors, which show an ``example``
     :return: the URL without a trailing slash
-    :raises InvalidRequestError: if it is empty, is not http(s), contains user info, a query or a fragment, or
-        is plain http to a host other than loopback without ``allow_http``
+    :raises InvalidRequestError: if it is empty, is not http(s), contains user info, a query or a
+        fragment, or is plain http to a host other than loopback without ``allow_http``
     """
     text = text.strip()
     if not text:
@@ -138,11 +142,14 @@ def parse_base_url(
     elif "?" in text or "#" in text:
         problem = f"has a query (?) or fragment (#): it must end with the path, such as {example}"
     elif not host or any(c.isspace() or not c.isprintable() or c == "\\" for c in text):
-        problem = f"has no host name, or contains whitespace or a backslash: expected one such as {example}"
+        problem = (
+            "has no host name, or contains whitespace or a backslash: "
+            f"expected one such as {example}"
+        )
     elif parts.scheme == "http" and not (allow_http or is_loopback(host)):
         problem = (
-            f"is plain http to {host}, where the API key or a callback's token can be read in transit: "
-            "use https, or set the connection's extra allow_http to true"
+            f"is plain http to {host}, where the API key or a callback's token can be read in "
+            "transit: use https, or set the connection's extra allow_http to true"
         )
     else:
         return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
@@ -170,7 +177,8 @@ def trigger_request(base_url: str, inputs: object, flow_id: object = None) -> Re
     """
     if not isinstance(inputs, Mapping):
         raise InvalidRequestError(
-            f"inputs is {kind_of(inputs)}: expected a dict of input names and values ({{}} for none).",
+            f"inputs is {kind_of(inputs)}: expected a dict of input names and values "
+            "({} for none).",
             next_step="A template gives text: of an upstream task, pass its output.",
         )
     content = _TRIGGER_BODY % json_values.encode("inputs", inputs)

@@ -1,17 +1,18 @@
 """
-Redact secrets from errors, logs and results, where the service sends them back in an encoding of its own.
+Redact secrets from errors, logs and results, also where the service encodes what it sends back.
 
-A text and a secret are compared in one normal form: the escape sequences of URLs, JSON and HTML are decoded, and then only
-letters and digits count. So neither separators nor line breaks nor the zero bytes of UTF-16 hide a secret. It is searched for
-as it is, and in base64.
+A text and a secret are compared in one normal form: the escape sequences of URLs, JSON and HTML are
+decoded, and then only letters and digits count. So neither separators nor line breaks nor the zero
+bytes of UTF-16 hide a secret. It is searched for as it is, and in base64.
 """
 
 from __future__ import annotations
 
 import base64
+import math
 import re
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 WITHHELD = "(withheld: it contains the API key or another secret)"
 """What replaces a text that reveals a secret."""
@@ -19,109 +20,167 @@ WITHHELD = "(withheld: it contains the API key or another secret)"
 CALLBACK_PATH = "/workflow-automation/callback"
 """Path of the URL that a flow calls at its end, below the base URL of Airflow's API server."""
 
-# What follows is the token of a waiting task. Only the try that made it knows it, but each may be sent it again.
+# What follows is the token of a waiting task. Only the try that made it knows it, but each may be
+# sent it again.
 _CALLBACK = f"{CALLBACK_PATH}?token="
 
-# A secret of fewer letters and digits would be found in prose: the API key is then searched for as a word. A header's value
-# of fewer characters is none.
-_MIN_LETTERS, _MIN_SECRET = 6, 8
+# A secret of fewer letters and digits would be found in prose: it is not searched for.
+_MIN_LETTERS = 6
 
-# A part of the key this long, in letters and digits, is withheld as well: services shorten what they echo.
+# A header's value of fewer characters is no secret.
+_MIN_SECRET = 8
+
+# A part of the key of this many letters and digits is withheld in free text as well: services
+# shorten what they echo.
 _PART = 12
 
 _NOT_ALNUM = bytes(range(256)).translate(None, (string.ascii_letters + string.digits).encode())
 
-# What escapes a character in a URL, in JSON or in HTML, also where its own first sign is escaped again. Whatever follows a run
-# of such signs, it matches, so that no run is read twice.
+# What escapes a character in a URL, in JSON or in HTML, also where its own first sign is escaped
+# again. Whatever follows a run of such signs, it matches, so that no run is read twice.
 _ESCAPE = re.compile(
-    rb"%(?:25)*([0-9a-f]{2})|\\+(?:u([0-9a-f]{4})|[bfnrt])?|&(?:amp;)*(?:\#x([0-9a-f]{1,6})|\#([0-9]{1,7})|[a-z]{2,8});",
+    rb"%(?:25)*([0-9a-f]{2})"
+    rb"|\\+(?:u([0-9a-f]{4})|[bfnrt])?"
+    rb"|&(?:amp;)*(?:\#x([0-9a-f]{1,6})|\#([0-9]{1,7})|[a-z]{2,8});",
     re.IGNORECASE,
 )
 
-# Credentials in URLs: a password, and the query of a web address, which may be signed.
+# Credentials in URLs: a password, and a query, which may be signed. In a location that is no web
+# address, a question mark without a name and ``=`` after it belongs to a glob.
 _USER = re.compile(r"://[^\s/:@]*+:(?!\d++/)")
 _WEB_ADDRESS = re.compile(r"\bhttps?://", re.IGNORECASE)
+_NAMED_QUERY = re.compile(r"\?(?=[\w.~-]+=)")
 _AROUND_URL = "\"'`)>],.;:"
+
+
+# Around the parts of a header's value, such as a token or a cookie: a scheme, names and separators.
+_AROUND_PART = re.compile(r"(?:^(?:[\w-]+ )?|[\s;,:]+)(?:[\w.-]+=(?=[^\s;,=]))?")
 
 
 class Redactor:
     """
-    Withhold every text that contains a secret, or the URL of a callback.
+    Find secrets in texts: the API key, the URL of a callback, and secrets of the connection.
+
+    A service makes the id and the link of a run of its own ids, and an id may be a part of the key:
+    there, only a whole secret counts. In any other text, parts of the key count too.
 
     :param secrets: header values and passwords; one that is too short to be a secret is ignored
-    :param key: the API key, of any length; empty if there is none
+    :param key: the API key, empty if there is none
     """
 
     def __init__(self, secrets: Iterable[str], *, key: str = "") -> None:
-        # And what is within a header's value, such as a token or a cookie, without the scheme and the names.
-        names = r"(?:^(?:[\w-]+ )?|[\s;,:]+)(?:[\w.-]+=(?=[^\s;,=]))?"
-        parts = {part for value in secrets for part in (value, *re.split(names, value))}
-        self._key = _forms(_CALLBACK)
-        self._words: list[re.Pattern[str]] = []
-        self._all = self._key.union(
-            *(_forms(part) for part in parts if len("".join(part.split())) >= _MIN_SECRET)
-        )
+        self._keys = _forms(_CALLBACK)
+        self._secrets = self._keys.union(*map(_forms, _secret_parts(secrets)))
+        self._parts: frozenset[bytes] = frozenset()
         self.add(key)
 
     def add(self, secret: str) -> None:
-        """Withhold another secret, as strictly as the API key."""
-        letters = _letters(_ascii(secret))
-        if secret and len(letters) < _MIN_LETTERS:
-            self._words.append(re.compile(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])"))
-        self._key |= _forms(secret) | _shortened(letters, len(letters) * 3 // 4)
-        self._all |= self._key | _shortened(letters, _PART)
+        """Search for another secret as strictly as for the API key."""
+        self._keys |= _forms(secret)
+        self._secrets |= self._keys
+        self._parts |= _parts(secret)
 
-    def reveals(self, text: str, *, key_only: bool = False) -> bool:
-        """
-        Return whether a text contains a secret, or twelve consecutive letters and digits of the API key.
+    def has_key(self, text: str) -> bool:
+        """Return whether a text contains the whole API key, in whatever form."""
+        return _is_any_in(self._keys, text)
 
-        :param key_only: whether only the API key counts, or at least three quarters of it in a row
-        """
-        normal = b"\n".join(_normal(text))
-        return any(form in normal for form in (self._key if key_only else self._all)) or any(
-            word.search(text) for word in self._words
-        )
+    def has_secret(self, text: str) -> bool:
+        """Return whether a text contains a whole secret, in whatever form."""
+        return _is_any_in(self._secrets, text)
+
+    def reveals(self, text: str) -> bool:
+        """Return whether a text contains a secret, or twelve consecutive letters of the API key."""
+        return _is_any_in(self._secrets | self._parts, text)
 
     def text(self, text: str) -> str:
         """Return ``text`` unchanged, or a note instead if it reveals a secret."""
         return WITHHELD if self.reveals(text) else text
 
 
+def _secret_parts(secrets: Iterable[str]) -> set[str]:
+    """Return the values of headers, and what is within them, that are long enough for secrets."""
+    parts = set[str]()
+    for value in secrets:
+        parts.add(value)
+        parts.update(_AROUND_PART.split(value))
+    return {part for part in parts if len("".join(part.split())) >= _MIN_SECRET}
+
+
+def _is_any_in(forms: Iterable[bytes], text: str) -> bool:
+    normal = b"\n".join(_normal(text))
+    return any(form in normal for form in forms)
+
+
 def without_credentials(text: str) -> str:
-    """Return a text without the passwords of its URLs, and without the queries of its web addresses."""
+    """Return a text without the passwords and the queries of its URLs."""
     return re.sub(r"\S+", lambda match: _without_query(_without_password(match[0])), text)
 
 
 def _without_password(word: str) -> str:
-    user, end = _USER.search(word), word.rfind("@")
-    return f"{word[: user.end()]}***{word[end:]}" if user and user.end() < end else word
+    user = _USER.search(word)
+    end = word.rfind("@")
+    if user is None or end <= user.end():
+        return word
+    return f"{word[: user.end()]}***{word[end:]}"
 
 
 def _without_query(word: str) -> str:
+    start = _query_start(word)
+    query = word[start:].rstrip(_AROUND_URL)
+    if not start or not query:
+        return word
+    return f"{word[:start]}***{word[start + len(query) :]}"
+
+
+def _query_start(word: str) -> int:
+    """Return where the query of a URL begins, 0 if there is none."""
     web = _WEB_ADDRESS.search(word)
-    start = word.find("?", web.end()) + 1 if web else 0
-    query = word[start:].rstrip(_AROUND_URL) if start else ""
-    return f"{word[:start]}***{word[start + len(query) :]}" if query else word
+    if web is not None:
+        return word.find("?", web.end()) + 1
+
+    scheme = word.find("://")
+    named = _NAMED_QUERY.search(word, scheme) if scheme > 0 else None
+    return named.end() if named else 0
 
 
 def _forms(secret: str) -> frozenset[bytes]:
-    """Return a secret in the forms that are searched for among letters and digits."""
-    raw = _ascii(secret)
-    encoded = []
-    for shift in range(3):
-        # The characters at its edges also hold bits of what is beside it.
-        start, end = -(-shift * 8 // 6), (shift + len(raw)) * 8 // 6
-        encoded.append(_letters(base64.b64encode(bytes(shift) + raw)[start:end]))
-    return frozenset(form for form in (*_normal(secret), *encoded) if len(form) >= _MIN_LETTERS)
+    """Return a whole secret in the forms that are searched for among letters and digits."""
+    forms = [*_normal(secret), *_in_base64(_ascii(secret))]
+    return frozenset(form for form in forms if len(form) >= _MIN_LETTERS)
 
 
-def _shortened(letters: bytes, size: int) -> frozenset[bytes]:
-    size = max(size, _PART)
-    return frozenset(letters[start : start + size] for start in range(len(letters) - size + 1))
+def _in_base64(raw: bytes) -> Iterator[bytes]:
+    """
+    Yield what a secret is in base64, wherever it begins in the text that is encoded.
+
+    Base64 writes three bytes as four characters, so there are three ways. ``key`` at the beginning
+    is ``a2V5``. In ``.key``, which is ``LmtleQ==``, only ``tle`` comes from it alone: ``m`` and
+    ``Q`` also hold bits of what is beside it.
+    """
+    for before in range(3):
+        encoded = base64.b64encode(bytes(before) + raw)
+        first_whole = math.ceil(before * 8 / 6)
+        end_of_whole = (before + len(raw)) * 8 // 6
+        yield _letters(encoded[first_whole:end_of_whole])
+
+
+def _parts(secret: str) -> frozenset[bytes]:
+    letters = _letters(_ascii(secret))
+    starts = range(len(letters) - _PART + 1)
+    return frozenset(letters[start : start + _PART] for start in starts)
+
+
+def has_enough_letters(key: str) -> bool:
+    """Return whether a key has enough letters and digits to be told from other words."""
+    return len(_letters(_ascii(key))) >= _MIN_LETTERS
 
 
 def _normal(text: str) -> tuple[bytes, bytes]:
-    """Return the letters and digits of a text, as it is and unescaped: text before a secret may look like an escape sequence."""
+    """
+    Return the letters and digits of a text, as it is and unescaped.
+
+    Both, because text before a secret may look like an escape sequence with it.
+    """
     raw = _ascii(text)
     return _letters(raw), _letters(_ESCAPE.sub(_decode, raw))
 

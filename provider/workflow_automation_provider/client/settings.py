@@ -41,6 +41,9 @@ _SECRET_HEADER_WORDS = (
     "token",
 )
 
+# How a value begins that is a secret whatever the name of its header.
+_CREDENTIALS = re.compile(r"\s*(bearer|basic)\s", re.IGNORECASE)
+
 _HEADER, _HEADER_VALUE = re.compile(r"[A-Za-z0-9_-]+"), re.compile(r"[ -~]*")
 
 # Set by the client itself: any other value would break the framing, change the meaning or expose the key.
@@ -257,12 +260,8 @@ class Settings:
     )
 
     def secrets(self) -> list[str]:
-        """Return the values of headers whose name suggests a secret, and the password of the proxy's URL."""
-        secrets = [
-            value
-            for name, value in self.headers.items()
-            if any(word in name.lower() for word in _SECRET_HEADER_WORDS)
-        ]
+        """Return the values of headers that suggest a secret, and the password of the proxy's URL."""
+        secrets = [value for name, value in self.headers.items() if _is_secret(name, value)]
         try:
             password = urlsplit(self.proxy or "").password or ""
         except ValueError:
@@ -302,6 +301,11 @@ class Settings:
                 f"The connection is not valid: {text}{'' if text[-1] in '.?' else '.'}"
             )
         return cls(**values)
+
+
+def _is_secret(name: str, value: str) -> bool:
+    has_secret_name = any(word in name.lower() for word in _SECRET_HEADER_WORDS)
+    return has_secret_name or _CREDENTIALS.match(value) is not None
 
 
 FIELDS: dict[str, Mapping[str, Any]] = {

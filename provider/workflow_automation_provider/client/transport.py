@@ -47,8 +47,11 @@ _EARLY_RESPONSE = 1.0
 # Seconds. The shortest time after which common servers and gateways hang up is 2 (gunicorn).
 _MAX_IDLE = 1.0
 
-# A valid response has two short fields; one longer than this is faulty, and would only fill the memory.
-_RESPONSE_LIMIT = 1024 * 1024
+RESPONSE_LIMIT = 1024 * 1024
+"""In bytes. A valid response has two short fields; a longer one would only fill the memory."""
+
+# In bytes: longer than the status lines of a response and of those that announce it.
+_HEAD = 4096
 
 # At DEBUG level, httpcore logs the headers of responses, and errors that quote them. A service may have put the key into one, and
 # some of Airflow's executors print logs unmasked. A filter on a parent does not apply to its children, so each is listed.
@@ -91,6 +94,8 @@ class SendProgress:
         """Whether the last byte of the request may have been sent."""
         self.has_read = False
         """Whether anything was read since the request was sent: from then on, the deadline is the response's."""
+        self.head = b""
+        """The beginning of the response: its status, where the rest of it is not valid HTTP."""
         self.may_keep = False
         """Whether the connection may be used again."""
         self._stopped = stopped
@@ -122,6 +127,11 @@ class SendProgress:
         if self.begun and not self.has_read:
             seconds = self.seconds if self.whole else min(self.seconds, _EARLY_RESPONSE)
             self.has_read, self._deadline = True, time.monotonic() + seconds
+
+    def note_response(self, data: bytes) -> None:
+        """Keep the beginning of the response."""
+        if self.has_read:
+            self.head += data[: _HEAD - len(self.head)]
 
     def pieces(self, content: Iterable[bytes]) -> Iterator[bytes]:
         """
@@ -227,8 +237,8 @@ class Transport(httpx.BaseTransport):
         try:
             for chunk in response.iter_stream():
                 body += chunk
-                if len(body) > _RESPONSE_LIMIT:
-                    raise httpcore.ReadError(f"the limit is {_RESPONSE_LIMIT // 1024} KiB")
+                if len(body) > RESPONSE_LIMIT:
+                    raise httpcore.ReadError(f"the limit is {RESPONSE_LIMIT // 1024} KiB")
             response.close()
         except Exception as failure:
             error = failure
@@ -281,7 +291,9 @@ class _Connection(httpcore.NetworkBackend, httpcore.NetworkStream):
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         self.progress.start_response()
-        return self._stream.read(max_bytes, self.progress.time_left())
+        data = self._stream.read(max_bytes, self.progress.time_left())
+        self.progress.note_response(data)
+        return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         progress = self.progress

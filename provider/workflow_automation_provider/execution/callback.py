@@ -23,12 +23,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import re
 import secrets
 from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
+from workflow_automation_provider.client.json_values import storable_text, why_not_storable
 from workflow_automation_provider.client.redaction import CALLBACK_PATH, Redactor
 
 PATH = CALLBACK_PATH
@@ -43,17 +43,6 @@ MAX_RUN_ID = 250
 """The maximum length of a run_id in characters: the endpoint also records those that it refuses."""
 
 _TOKEN = re.compile("[A-Za-z0-9_-]{64}")
-
-_MAX_DEPTH = 50
-"""How deeply a result may be nested: Airflow's own JSON would fail on much deeper ones."""
-
-_INTEGERS = range(-(2**63), 2**64)
-"""The integers that Airflow can hand to a task: any other would make its reads fail."""
-
-_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
-
-_RESERVED = {"__classname__", "__id__", "__type", "__var"}
-"""Names of fields that Airflow takes for objects of Python: as an XCom they fail, or become something else."""
 
 
 def new_token(ti_id: UUID) -> str:
@@ -195,7 +184,7 @@ def _value(name: str, value: Any) -> Any:
     """
     match name:
         case "result":
-            _check(name, value)
+            _check_storable(name, value)
             return value
         case "run_id":
             return _run_id(value)
@@ -215,7 +204,7 @@ def _run_id(value: object) -> str | None:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError(f"run_id is {_kind(value)}; expected text or a whole number.")
     if isinstance(value, str):
-        _check("run_id", value)
+        _check_storable("run_id", value)
     text = str(value)
     if len(text) > MAX_RUN_ID:
         raise ValueError(f"run_id has {len(text)} characters; expected at most {MAX_RUN_ID}.")
@@ -237,33 +226,15 @@ def _shown(value: object) -> str | None:
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
-    return text if text.strip() else None
+    return storable_text(text) if text.strip() else None
 
 
-def _check(field: str, value: Any, depth: int = 0) -> None:
+def _check_storable(field: str, value: object) -> None:
     """
-    Reject a value that the database or the task could not read: it would fail the task later.
+    Reject a value that Airflow could not store: it would fail the task later.
 
     :raises ValueError: naming the field
     """
-    found, inner = "", []
-    match value:
-        case str() if _UNSTORABLE.search(value):
-            found = "a NUL character or half of a surrogate pair"
-        case float() if not math.isfinite(value):
-            found = "a number that is none, or too large"
-        case int() if value not in _INTEGERS:
-            found = "an integer of more than 64 bits; send it as text"
-        case dict():
-            inner = [*value, *value.values()]
-            if reserved := value.keys() & _RESERVED:
-                found = f"a field {min(reserved)!r}, a name that Airflow reserves"
-        case list():
-            inner = value
-    if depth > _MAX_DEPTH:
-        found = f"more than {_MAX_DEPTH} levels"
-    if found:
-        raise ValueError(f"{field} contains {found}.")
-    for one in inner:
-        _check(field, one, depth + 1)
+    fault = why_not_storable(value)
+    if fault:
+        raise ValueError(f"{field} contains {fault}.")

@@ -54,9 +54,12 @@ import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from workflow_automation_provider.client.checks import one_line
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.client.redaction import Redactor
 
 PREFIX = "workflow_automation_"
 """Prefix of all keys."""
@@ -353,12 +356,12 @@ class Facts(NamedTuple):
         is_denied = self.outcome is not None and self.outcome.kind == "nothing"
         return self.spoken.stopped is not None or (is_denied and not self.spoken.has_begun)
 
-    def run(self, redact: Redact | None) -> RunResult:
+    def run(self, redactor: Redactor | None) -> RunResult:
         """
         Return the run of this start, as far as it is known.
 
-        :param redact: returns a text without the secrets of the connection, None if it cannot be used: what the run
-            itself has said is left out then, or where it reveals one
+        :param redactor: knows the secrets of the connection, None if it cannot be used: what the run itself has said
+            is left out then, or where it reveals one
         """
         known = self.start.run or (self.outcome and self.outcome.run) or {}
         run: RunResult = {**known}
@@ -372,22 +375,25 @@ class Facts(NamedTuple):
 
         claim = self.spoken.claim
         run_link = claim.run_link if claim else None
-        shown = [text if _is_shown(text, redact) else None for text in (run_id, run_link)]
-        return {**run, **run_result(*shown)}
+        if run_id and redactor and not redactor.has_key(run_id):
+            run["run_id"] = run_id
+        if run_link and redactor and not redactor.has_secret(run_link):
+            run["run_link"] = run_link
+        return run
 
-    def text(self, redact: Redact | None) -> str:
+    def text(self, redactor: Redactor | None) -> str:
         """
         Return what this and earlier starts may have left, in words, except a run that was told to stop.
 
-        :param redact: as in :meth:`run`
+        :param redactor: as in :meth:`run`
         """
         start = self.start
         if self.started_nothing:
             return start.earlier
         at = start.at.isoformat(timespec="seconds")
-        return f"{start.earlier} try {start.try_number} ({at}) {self._what(redact)}.".strip()
+        return f"{start.earlier} try {start.try_number} ({at}) {self._what(redactor)}.".strip()
 
-    def _what(self, redact: Redact | None) -> str:
+    def _what(self, redactor: Redactor | None) -> str:
         """Return what this start did, as a part of a sentence."""
         kind = self.outcome.kind if self.outcome else None
         if kind != "run" and not self.spoken.has_begun:
@@ -395,7 +401,7 @@ class Facts(NamedTuple):
                 return "started a run whose run_id is unknown"
             return "triggered the flow, and ended before the outcome was known. A run may have been started"
 
-        run = self.run(redact)
+        run = self.run(redactor)
         words = (
             f"started run {run['run_id']}" if "run_id" in run else "started a run without a run_id"
         )
@@ -404,14 +410,6 @@ class Facts(NamedTuple):
         if self.spoken.end:
             words = f"{words}, which has ended ({self.spoken.end.status})"
         return one_line(words)
-
-
-Redact: TypeAlias = Callable[[str], str]
-"""Returns a text, or a note if it reveals a secret."""
-
-
-def _is_shown(text: str | None, redact: Redact | None) -> bool:
-    return text is not None and redact is not None and redact(text) == text
 
 
 class Asked(NamedTuple):

@@ -46,7 +46,8 @@ from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request, Run
-    from workflow_automation_provider.execution.ledger import Redact, Start
+    from workflow_automation_provider.client.redaction import Redactor
+    from workflow_automation_provider.execution.ledger import Start
     from workflow_automation_provider.execution.record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -70,10 +71,10 @@ def request_digest(inputs: object, flow_id: object) -> str | None:
     return None
 
 
-def redactor_of(hook: WorkflowAutomationHook) -> Redact | None:
-    """Return what redacts a text by the connection's secrets, None if the connection cannot be used."""
+def redactor_of(hook: WorkflowAutomationHook) -> Redactor | None:
+    """Return what knows the connection's secrets, None if the connection cannot be used."""
     try:
-        return hook.get_conn().redact
+        return hook.get_conn().redactor
     except Exception:
         return None
 
@@ -262,8 +263,8 @@ class RunStarter:
         start, spoken = facts.start, facts.spoken
         if start.run:
             check_entered(start.run["run_id"], spoken)
-        redact = redactor_of(self._hook)
-        run = facts.run(redact)
+        redactor = redactor_of(self._hook)
+        run = facts.run(redactor)
         if spoken.stopped:
             raise RunFailedError("The run was told to stop.", run_id=run.get("run_id"))
 
@@ -271,7 +272,7 @@ class RunStarter:
         is_of_earlier_try = start.place[0] != self._record.try_number
         if self.earlier and is_of_earlier_try and not start.run and not self._is_resumed:
             self._log.info(
-                "%s Returning that run, not starting another.", _sentence(facts.text(redact))
+                "%s Returning that run, not starting another.", _sentence(facts.text(redactor))
             )
         if start.request and self._asked.request and start.request != self._asked.request:
             self._log.warning(
@@ -360,11 +361,11 @@ class RunStarter:
 
     def _as_error(self, facts: Facts) -> WorkflowAutomationError | None:
         """Return what a start may have left, as an error; None if nothing."""
-        redact = redactor_of(self._hook)
-        text = facts.text(redact)
+        redactor = redactor_of(self._hook)
+        text = facts.text(redactor)
         if not text:
             return None
-        run_id = facts.run(redact).get("run_id")
+        run_id = facts.run(redactor).get("run_id")
         is_named = facts.outcome is not None and facts.outcome.kind == "run"
         if is_named or facts.spoken.has_begun:
             return UnidentifiedError(text, run_id=run_id)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import BaseOperator, Context
 
+    from workflow_automation_provider.client.redaction import Redactor
     from workflow_automation_provider.execution.ledger import End, Facts, RunResult
     from workflow_automation_provider.execution.record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
@@ -253,8 +254,8 @@ class CompletionWait:
         :raises RunFailedError: if the run failed
         :raises ConnectionUnusableError: if the connection cannot be used
         """
-        redact = self._redactor(end)
-        run = facts.run(redact)
+        redactor = self._redactor(end)
+        run = facts.run(redactor)
         self._log.info(self._said(facts))
         if self._expects_claim and not facts.spoken.claim:
             self._log.warning(
@@ -262,8 +263,8 @@ class CompletionWait:
                 "a start is unknown, another run is started, as with on_unknown_start='start_again'."
             )
 
-        message = redact(end.message or "")
-        result = _redacted(end.result, redact)
+        message = redactor.text(end.message or "")
+        result = _redacted(end.result, redactor)
         if end.status == "failed":
             raise RunFailedError(
                 f"The flow said that the run failed{_said_by_flow(message)}",
@@ -275,15 +276,15 @@ class CompletionWait:
         self._log.info(succeeded)
         return run if result is None else {**run, "result": result}
 
-    def _redactor(self, end: End) -> Callable[[str], str]:
+    def _redactor(self, end: End) -> Redactor:
         """
-        Return what redacts a text.
+        Return what knows the connection's secrets.
 
         :raises ConnectionUnusableError: if the connection cannot be used
         """
         ended = "succeeded" if end.status == "success" else "failed"
         with usable_connection(f"The flow said that the run {ended}, which is stored"):
-            return self._hook.get_conn().redact
+            return self._hook.get_conn().redactor
 
     def _said(self, facts: Facts) -> str:
         """Return when the run said what, in order, and the last call that was refused."""
@@ -301,9 +302,8 @@ class CompletionWait:
         steps = ", ".join(f"{what} at {at:%H:%M:%S}" for at, what in sorted(said))
         words = f"The run said: {steps}." if steps else "The run has said nothing."
         if word.refused_at:
-            redact = redactor_of(self._hook)
-            why = one_line(word.refusal)
-            shown = why if redact and redact(why) == why else "(not shown)"
+            redactor = redactor_of(self._hook)
+            shown = one_line(redactor.text(word.refusal)) if redactor else "(not shown)"
             words += f" A call at {word.refused_at:%H:%M:%S} was refused: {shown}"
         return words
 
@@ -339,10 +339,10 @@ def usable_connection(what: str) -> Iterator[None]:
         ) from error
 
 
-def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
+def _redacted(value: Any, redactor: Redactor) -> Any:
     """Return a value from the flow, or a note if it reveals a secret."""
     text = value if isinstance(value, str) else json.dumps(value)
-    shown = redact(text)
+    shown = redactor.text(text)
     return value if shown == text else shown
 
 

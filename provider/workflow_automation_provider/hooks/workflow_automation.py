@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["WorkflowAutomationHook"]
 
 _WARN_BEFORE_EXPIRY = timedelta(days=14)
+
+# What Rich, with which Airflow's CLI prints the result of a connection test, takes for markup and leaves
+# out: such as the code of an error.
+_TAG = re.compile(r"\[([a-z#/@][^\[\]]*)\]")
 
 
 class WorkflowAutomationHook(BaseHook):
@@ -190,7 +195,7 @@ class WorkflowAutomationHook(BaseHook):
             found = self.get_conn().check()
             self._check_key_expiry()
         except WorkflowAutomationError as error:
-            return False, str(error)
+            return False, _TAG.sub(r"(\1)", str(error))
         except Exception as error:
             return False, f"{type(error).__name__}: the connection cannot be read."
         unchecked, no_key = "the path and the API key", ""

@@ -11,6 +11,7 @@ import pytest
 
 from workflow_automation_provider.client.protocol import Run
 from workflow_automation_provider.exceptions import (
+    InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
     RejectedError,
@@ -47,13 +48,47 @@ def test_redirect_is_not_followed(service, client, start, tmp_path):
     assert location in failure.next_step
 
 
+CREATED = b"HTTP/1.1 201 Created\r\n"
+SMALL = b'{"run_id": "7"}'
+
+
 @pytest.mark.parametrize(
-    "response", [b"SSH-2.0-x\r\n", b"HTTP/1.1 201 Created\r\nno header\r\n\r\n"]
+    ("response", "words", "status"),
+    [
+        (b"SSH-2.0-x\r\n", "got a response that cannot be read", None),
+        (b"HTTP/2 201\r\n\r\n", "got a response that cannot be read", None),
+        (CREATED + b"no header\r\n\r\n", "with the status 201", 201),
+        (CREATED + b"X Run: 7\r\nContent-Length: 15\r\n\r\n" + SMALL, "with the status 201", 201),
+        (CREATED + b"Transfer-Encoding: chunked\r\n" * 2 + b"\r\n", "with the status 201", 201),
+        (b"HTTP/1.1 103 x\r\n\r\n" + CREATED + b"X\r\n\r\n", "with the status 201", 201),
+        (b"HTTP/1.1 400 Bad\r\nX Run: 7\r\n\r\n", "with the status 400", 400),
+        (CREATED, "with the status 201", 201),
+        (b"", "got no response", None),
+    ],
 )
-def test_response_that_is_not_http(raw_server, start, response):
+def test_response_that_is_not_valid_http(raw_server, attempt, response, words, status):
+    """It is in doubt what was done, but a response came."""
     server = raw_server(response)
-    check(start.send(client_of(server)), OutcomeUnknownError)
+    check(attempt.send(client_of(server)), OutcomeUnknownError, words, status=status)
     assert len(server.requests) == 1
+
+
+def test_connection_test_whose_response_is_not_valid_http(raw_server):
+    server = raw_server(b"HTTP/1.1 204 No Content\r\nX Run: 7\r\n\r\n")
+    with pytest.raises(
+        NotSentError, match="got a response with the status 204 that cannot be read"
+    ):
+        client_of(server).check()
+
+
+@pytest.mark.parametrize("key", ["k", "K7", "?!", "-a-b-c-d-e-", "12345"])
+def test_a_key_that_prose_may_contain_is_refused(key):
+    with pytest.raises(InvalidRequestError, match="fewer than six letters and digits") as caught:
+        client_of("https://service.example/api", api_key=key)
+    assert key not in caught.value.message.split()
+    assert (
+        client_of("https://service.example/api", api_key=f"{key}-abcdef").redact("word") == "word"
+    )
 
 
 # Not sent -----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections import UserDict, UserList
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path, PureWindowsPath
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from uuid import UUID
 
 import pendulum
@@ -51,9 +51,61 @@ class Lazy(UserList[object]):
     """As the XComs of a mapped task come: a sequence, but no list."""
 
 
+class Scalar:
+    """A number as numpy has it."""
+
+    def __init__(self, item, kind="i", shape=()):
+        self._item, self._shape = item, shape
+        self.dtype = SimpleNamespace(kind=kind)
+
+    @property
+    def shape(self):
+        return self._shape
+
+    def item(self):
+        return self if self._item is None else self._item
+
+    def __index__(self):
+        return 7
+
+
+class Index:
+    """An integer as sympy has it."""
+
+    def __index__(self):
+        return 7
+
+
+class NoTime(datetime):
+    """As pandas' ``NaT``: a time that is none."""
+
+    def isoformat(self, *_):
+        return "NaT"
+
+
+class FineTime(datetime):
+    """As pandas' ``Timestamp``: of nanoseconds."""
+
+    def isoformat(self, *_):
+        return "2026-01-02T00:00:00.000000007"
+
+
+class XComArg:
+    pass
+
+
+class PlainXComArg(XComArg):
+    pass
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
+        (Scalar(True, "b"), True),
+        (Scalar(2**63, "u"), 2**63),
+        (Scalar(0.5, "f"), 0.5),
+        (Index(), 7),
+        (FineTime(2026, 1, 2), "2026-01-02T00:00:00.000000007"),
         (datetime(2026, 1, 2, 3, 4, 5, 6), "2026-01-02T03:04:05.000006"),  # noqa: DTZ001 - naive stays naive
         (pendulum.datetime(2026, 1, 2, tz="Europe/Berlin"), "2026-01-02T00:00:00+01:00"),
         (time(3, 4, tzinfo=UTC), "03:04:00+00:00"),
@@ -96,7 +148,14 @@ for _ in range(10_000):
         (Decimal("-Infinity"), "-Infinity"),
         (Decimal("sNaN"), "sNaN"),
         (b"x", "bytes.*base64"),
-        (timedelta(1), "timedelta.*number"),
+        (timedelta(1), "a datetime.timedelta.*number"),
+        (NoTime(2026, 1, 2), "NoTime .'NaT'.*use a date, or None"),
+        (Scalar(float("nan"), "f"), "is nan"),
+        (Scalar(10**18, "M"), r"a \S+test_json_values\.Scalar, which JSON"),
+        (Scalar(1, "i", shape=(1,)), "Scalar, which JSON"),
+        (Scalar(None, "f"), "Scalar, which JSON"),
+        (Scalar(1j, "c"), "Scalar, which JSON"),
+        (PlainXComArg(), "PlainXComArg.*templated argument"),
         (memoryview(b"x"), "memoryview"),
         (Plain.ONE, "Plain"),
         (Path("\udcff"), "Unicode"),

@@ -6,13 +6,16 @@ import base64
 import gzip
 import json
 import re
+import zlib
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
-from unittest.mock import Mock
 
 import httpcore
+import msgspec
 import pytest
-from hypothesis import given
+from airflow.sdk.serde import deserialize, serialize
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client import responses
@@ -150,39 +153,83 @@ def test_where_a_redirect_points_to(status, headers, shown):
     assert shown not in failure_of(BY_KEY, 400, headers=headers).next_step
 
 
+NOW = datetime(2026, 11, 6, 8, 49, 30, tzinfo=UTC)
+DATE = "Fri, 06 Nov 2026 08:49:30 GMT"
+EPOCH = int(NOW.timestamp())
+
+
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [
-        (None, None),
         ("0", 0),
+        (" 3.0 ", 3),
+        ("2.5", 2.5),
+        (".5", 0.5),
+        ("3.", 3),
+        ("5, 7", 7),
         ("9" * 10_000, 604800),
-        ("Sun, 06 Nov 1994 08:49:37 GMT", 7),
-        ("Sun, 06 Nov 1994 08:49:37 -0000", 7),
-        ("Sun, 06 Nov 1994 08:49:00 GMT", 0),
-        ("Sun, 06 Nov 1994 09:49:37 +0100", 7),
+        ("604801", 604800),
+        (f"{EPOCH + 7}", 7),
+        (f"{EPOCH + 7}.25", 7.25),
+        (f"{EPOCH + 7}000", 7),
+        (f"{EPOCH - 7}", 0),
+        ("Fri, 06 Nov 2026 08:49:37 GMT", 7),
+        ("Fri, 06 Nov 2026 08:49:37 -0000", 7),
+        ("Fri, 06 Nov 2026 08:49:00 GMT", 0),
+        ("Fri, 06 Nov 2026 09:49:37 +0100", 7),
+        ("Friday, 06-Nov-26 08:49:37 GMT", 7),
+        ("Fri Nov  6 08:49:37 2026", 7),
+        ("2026-11-06T08:49:37Z", 7),
+        ("2026-11-06T09:49:37+01:00", 7),
         ("", None),
         ("-5", None),
+        ("3,", None),
+        ("3 4", None),
+        ("1e3", None),
         ("٣", None),
-        ("Sun, 99 Nov 1994 08:49:37 GMT", None),
-        (f"Sun, 06 Nov {'9' * 20} 08:49:37 GMT", None),
+        ("soon", None),
+        ("Fri, 99 Nov 2026 08:49:37 GMT", None),
+        (f"Fri, 06 Nov {'9' * 20} 08:49:37 GMT", None),
     ],
 )
-def test_retry_after(monkeypatch, value, seconds):
-    now = datetime(1994, 11, 6, 8, 49, 30, tzinfo=UTC)
-    monkeypatch.setattr(responses, "datetime", Mock(now=lambda zone: now if zone is UTC else None))
-    assert responses.retry_after(value) == seconds
+def test_retry_after(value, seconds):
+    """By the clock of the service: its own may be wrong, and ours too."""
+    assert responses.retry_after(value, DATE) == seconds
+
+
+@pytest.mark.parametrize("date", ["", "yesterday"])
+def test_retry_after_without_a_date_is_by_our_clock(date):
+    later = datetime.now(UTC) + timedelta(seconds=60)
+    for value in (format_datetime(later, usegmt=True), f"{later.timestamp()}"):
+        seconds = responses.retry_after(value, date)
+        assert seconds is not None
+        assert 50 < seconds <= 60
+
+
+@pytest.mark.parametrize(("operation", "status"), [(BY_PATH, 429), (BY_KEY, 429), (UPLOAD, 503)])
+@given(after=st.integers(0, 3600), form=st.sampled_from(["{}", "{}.0", "date", "epoch"]))
+def test_any_retry_after_that_servers_send_is_waited_for(operation, status, after, form):
+    when = NOW + timedelta(seconds=after)
+    value = {
+        "date": format_datetime(when, usegmt=True),
+        "epoch": f"{when.timestamp():.0f}",
+    }.get(form) or form.format(after)
+    failure = failure_of(operation, status, headers={"retry-after": value, "date": DATE})
+    check(failure, BusyError, f"a Retry-After of {after} s", retry_after=after)
 
 
 @given(
     st.text()
     | st.integers().map(str)
+    | st.datetimes(timezones=st.timezones()).map(datetime.isoformat)
     | st.from_regex(
         r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{1,5} \d\d:\d\d:\d\d( [A-Z]{1,4}| [+-]\d{4})?",
         fullmatch=True,
-    )
+    ),
+    st.sampled_from(["", DATE]) | st.text(),
 )
-def test_retry_after_never_fails(value):
-    seconds = responses.retry_after(value)
+def test_retry_after_never_fails(value, date):
+    seconds = responses.retry_after(value, date)
     assert seconds is None or 0 <= seconds <= timedelta(days=7).total_seconds()
 
 
@@ -265,8 +312,10 @@ def test_a_web_page_does_not_say_that_files_were_accepted():
         (b" \n", {}, "empty"),
         (b'{"run_id": "7"} x', {}, "not JSON"),
         (b'{"run_id": "\xff"}', {}, "not JSON"),
-        (gzip.compress(b"{}", mtime=0), {"headers": {"content-encoding": " GZip "}}, "'gzip'"),
-        (b"{}", {"headers": {"content-encoding": KEY}}, WITHHELD),
+        (b"\x1b\x01\x00", {"headers": {"content-encoding": " Br "}}, "Content-Encoding 'br'"),
+        (gzip.compress(b"no JSON", mtime=0), {}, "not JSON"),
+        (gzip.compress(b" " * 2**20 + b"{}", mtime=0), {}, "the limit is 1024 KiB"),
+        (b"x", {"headers": {"content-encoding": KEY}}, WITHHELD),
         (b'{"run_', {"error": CUT_OFF}, "The cable broke"),
         (b"[" * 100_000 + b"]" * 100_000, {}, "recursion"),
     ],
@@ -309,6 +358,72 @@ def test_numbers_in_the_response_are_numbers(number):
     json.dumps(run.response, allow_nan=False)
 
 
+def bare_deflate(data):
+    coder = zlib.compressobj(wbits=-15)
+    return coder.compress(data) + coder.flush()
+
+
+@pytest.mark.parametrize("operation", Operation)
+@pytest.mark.parametrize(
+    ("encode", "codings"),
+    [
+        (bytes, ["UTF-8", "none", "aws-chunked", "identity, identity", "gzip", "br"]),
+        (gzip.compress, ["gzip", "x-gzip", "identity", "", "deflate"]),
+        (zlib.compress, ["deflate", "identity", "", "gzip"]),
+        (bare_deflate, ["deflate"]),
+    ],
+)
+def test_the_body_decides_how_it_is_read(operation, encode, codings):
+    body = encode(b'{"run_id": "7", "words": "thanks"}')
+    for coding in codings:
+        headers = {"content-encoding": coding}
+        outcome = outcome_of(operation, Response(201, headers, body))
+        if operation is UPLOAD:
+            assert outcome == '{"run_id": "7", "words": "thanks"}'
+        else:
+            assert (type(outcome), outcome.run_id) == (Run, "7")
+        failure = failure_of(operation, 409, encode(b"No such flow"), headers=headers)
+        assert failure.quote == "No such flow"
+
+
+@pytest.mark.parametrize("text", ["x^", "x^ is a power", "K.thanks"])
+@pytest.mark.parametrize("coding", ["", "deflate", "gzip"])
+def test_text_that_looks_compressed_is_kept(text, coding):
+    response = Response(201, {"content-encoding": coding}, text.encode())
+    assert outcome_of(UPLOAD, response) == text
+
+
+def test_compressed_page_and_secret_are_found():
+    page = gzip.compress(b"<html><p>Sign in</p></html>")
+    check(failure_of(UPLOAD, 200, page), OutcomeUnknownError, quote=NOT_TEXT)
+    assert failure_of(BY_KEY, 409, gzip.compress(KEY.encode())).quote == WITHHELD
+
+
+@pytest.mark.parametrize("operation", [BY_PATH, BY_KEY])
+@pytest.mark.parametrize(
+    ("body", "options", "kind"),
+    [
+        (b'{"run_id": 7}', {}, Run),
+        (b'{"run_id": 7.5}', {}, UnidentifiedError),
+        (b'{"run_id": " "}', {}, UnidentifiedError),
+        (b'{"run_id": "%b"}' % KEY.encode(), {}, UnidentifiedError),
+        (b'{"run_id": "7"', {}, UnidentifiedError),
+        (b'{"run_', {"error": CUT_OFF}, UnidentifiedError),
+        (b"", {"error": CUT_OFF}, UnidentifiedError),
+        (b'{"run_id": null}', {}, NotSentError),
+        (b'{"ok": true}', {}, NotSentError),
+        (b"[]", {}, NotSentError),
+        (b"OK", {}, NotSentError),
+        (b"", {}, NotSentError),
+        (b"<html><p>run_id", {"error": CUT_OFF}, NotSentError),
+    ],
+)
+def test_a_response_that_may_name_a_run_counts_whenever_it_came(operation, body, options, kind):
+    """Of a request that was not sent whole, nothing but a run_id shows that it started a run."""
+    outcome = outcome_of(operation, Response(201, {}, body, early=True, **options))
+    assert type(outcome) is kind
+
+
 @pytest.mark.parametrize(
     ("body", "response"),
     [
@@ -325,6 +440,35 @@ def test_numbers_in_the_response_are_numbers(number):
 def test_unusual_responses_that_name_the_run(body, response):
     run = run_of(body)
     assert (run.run_id, run.response) == ("7", response)
+
+
+RESERVED = ["__classname__", "__id__", "__version__", "__data__", "__type", "__var", "__cache__"]
+NAMES = st.sampled_from(RESERVED) | st.text(max_size=3)
+KEPT = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**65), 2**65)
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["dict", "tuple", "builtins.tuple", 1])
+    | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+)
+
+
+@given(KEPT, st.sampled_from([0, 40, 49, 50, 51, 200, 400]))
+@example({"__classname__": 1}, 0)
+@example({"a": [{"__id__": 1}]}, 0)
+@example({"__type": "dict", "__var": {"a": 1}}, 0)
+def test_any_response_is_kept_as_airflow_stores_it(document, depth):
+    """It passes through the serializer of XComs, and to Airflow as JSON and as MessagePack."""
+    for _ in range(depth):
+        document = [document]
+    kept = run_of(document, operation=BY_KEY).response
+    assert deserialize(json.loads(json.dumps(serialize(kept)))) == kept
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(kept)) == kept
+    json.dumps(kept, allow_nan=False, ensure_ascii=False).encode()
+    if isinstance(kept, str) and not isinstance(document, str):
+        assert json.loads(kept) == document
 
 
 # Secrets ------------------------------------------------------------------------------------------------
@@ -357,6 +501,24 @@ def test_run_id_and_link_that_contain_the_key_are_withheld(echo):
     failure = failure_of(BY_PATH, 201, json.dumps(document).encode())
     check(failure, UnidentifiedError, "API key")
     nowhere(KEY, f"{failure!r}{failure}{vars(failure)}")
+
+
+@pytest.mark.parametrize("operation", [BY_PATH, BY_KEY])
+def test_parts_of_the_key_count_in_free_text_alone(operation):
+    """Many services begin their keys and their runs' ids with the id of the account."""
+    key, run_id = "ws-51HqLyjWDarjtT1zdp7dc.Xk2", "ws-51HqLyjWDarjtT1zdp7dc-1001"
+    link = f"https://x.example/{run_id}"
+    document = {"run_id": run_id, "run_link": link}
+    run = run_of(document, operation=operation, key=key)
+    assert (run.run_id, run.run_link, run.response) == (run_id, link, document)
+    for echo in ({"a": run_id}, {"a": {"run_id": run_id}}):
+        run = run_of(document | echo, operation=operation, key=key)
+        assert (run.run_id, run.run_link, run.response) == (run_id, link, WITHHELD)
+    whole = {"run_id": "7", "run_link": f"https://x.example/{key.replace('.', '%2E')}"}
+    run = run_of(whole, operation=operation, key=key)
+    assert (run.run_id, run.run_link, run.response) == ("7", None, WITHHELD)
+    twice = f'{{"a": "{run_id}", "a": 1, "__id__": 1, "run_id": "7"}}'.encode()
+    assert run_of(twice, operation=operation, key=key).response == WITHHELD
 
 
 @pytest.mark.parametrize("operation", [BY_PATH, BY_KEY])

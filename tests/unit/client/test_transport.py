@@ -159,6 +159,30 @@ def test_response_before_the_request_was_read(raw_server, released, start, statu
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize(
+    ("response", "kind", "words"),
+    [
+        (b'HTTP/1.1 201 Early\r\nContent-Length: 11\r\n\r\n{"ok":true}', NotSentError, "201"),
+        (b"HTTP/1.1 201 Early\r\nX Y: 1\r\n\r\n", OutcomeUnknownError, "with the status 201"),
+        (b"HTTP/1.1 400 Early\r\nX Y: 1\r\n\r\n", NotSentError, "with the status 400"),
+    ],
+)
+def test_response_before_the_request_was_read_that_names_no_run(
+    raw_server, released, trigger, response, kind, words
+):
+    """By key as well, though there a response needs no run_id otherwise."""
+
+    def answer(connection, server):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        server.requests.append(connection.recv(1024))
+        connection.sendall(response)
+        released.wait(10)
+
+    server = raw_server(answer)
+    check(trigger.send(client_of(server, timeout=SHORT), LARGE), kind, "before all of it", words)
+    assert len(server.requests) == 1
+
+
 @pytest.fixture
 def sends(monkeypatch):
     """What this thread hands to the operating system; ``sends.interrupt`` is called after each."""

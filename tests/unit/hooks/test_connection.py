@@ -28,11 +28,14 @@ from workflow_automation_provider.testing import Key, LocalService
 @pytest.mark.parametrize(
     ("connection", "base_url"),
     [
-        (":KEY@service.example:8443/api/v2/", "https://service.example:8443/api/v2"),
-        (":KEY@https%3A%2F%2Fservice.example%3A8443%2Fapi/", "https://service.example:8443/api"),
-        (":KEY@https%3A%2F%2Fservice.example%2Fapi:8443", "https://service.example:8443/api"),
-        (":KEY@[::1]:8080/api", "https://[::1]:8080/api"),
-        ("http://:KEY@localhost:8443/api", "http://localhost:8443/api"),
+        (":SOME-KEY@service.example:8443/api/v2/", "https://service.example:8443/api/v2"),
+        (
+            ":SOME-KEY@https%3A%2F%2Fservice.example%3A8443%2Fapi/",
+            "https://service.example:8443/api",
+        ),
+        (":SOME-KEY@https%3A%2F%2Fservice.example%2Fapi:8443", "https://service.example:8443/api"),
+        (":SOME-KEY@[::1]:8080/api", "https://[::1]:8080/api"),
+        ("http://:SOME-KEY@localhost:8443/api", "http://localhost:8443/api"),
         ({"host": " service.example/api/ "}, "https://service.example/api"),
         ({"host": "https://service.example/api", "port": 8443}, "https://service.example:8443/api"),
         (
@@ -247,9 +250,11 @@ def test_last_day_of_the_key(connect, service, log, days, said):
 
 def test_certificate_that_is_not_verified_and_key_that_is_percent_encoded(connect, tmp_path):
     issued = issue_certificate("other.example", tmp_path)
-    keys, journal = [Key("a/b+c@d", "demo-flow")], tmp_path / "journal.jsonl"
+    keys, journal = [Key("a/b+c@d-e/f", "demo-flow")], tmp_path / "journal.jsonl"
     with LocalService(keys, journal, certfile=issued.certfile) as service:
-        uri = f"workflow-automation://:a%2Fb%2Bc%40d@127.0.0.1:{service.port}/api?verify=false"
+        uri = (
+            f"workflow-automation://:a%2Fb%2Bc%40d-e%2Ff@127.0.0.1:{service.port}/api?verify=false"
+        )
         assert connect(uri).trigger_flow({}).run_id == "1001"
 
 
@@ -320,6 +325,25 @@ def test_proxy_of_the_environment_that_is_not_there_is_named(connect, monkeypatc
 def test_password_of_the_environments_proxy_is_redacted(connect, monkeypatch):
     monkeypatch.setenv("HTTPS_PROXY", "http://u:hush-1234@proxy.example")
     assert "hush" not in connect().get_conn().redact("You are u:hush-1234")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_secret"),
+    [
+        ("X-Team", "data-engineering", False),
+        ("X-Team", "the bearer of bad news", False),
+        ("X-Team", "Basically fine", False),
+        ("X-Session", "hush-1234", True),
+        ("X-Upstream", "Bearer hush-1234", True),
+        ("X-Upstream", "basic  aHVzaDoxMjM0", True),
+        ("Via", "BEARER hush-1234", True),
+    ],
+)
+def test_headers_that_are_secrets(connect, name, value, is_secret):
+    """By its name or by its value: a gateway may want its credentials in a header of its own."""
+    client = connect(password="some-key", extra={"headers": {name: value}}).get_conn()
+    shown = client.redact(f"no such id: {value.split()[-1]}")
+    assert shown.startswith("(withheld") is is_secret
 
 
 def test_broken_proxy_of_the_environment_is_named_as_such(connect, monkeypatch):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 
 import pytest
+from rich.console import Console
 
 from workflow_automation_provider.client.settings import CONNECTION_FIELDS, Settings
 from workflow_automation_provider.exceptions import (
@@ -103,6 +105,18 @@ def test_a_bad_connection(connect, service):
         ok, message = hook.test_connection()
         assert not ok
         assert words in message
+
+
+def test_the_cli_prints_the_code_of_a_failed_test(connect, service):
+    """Airflow prints the message with Rich, for which text in brackets is markup."""
+    service.stop()
+    hook = connect(**{**service.airflow_connection(), "host": "http://[fd00::1]:9/api"})
+    hook.connection.extra = '{"allow_http": true, "timeout": 0.1}'
+    ok, message = hook.test_connection()
+    assert not ok
+    output = io.StringIO()
+    Console(file=output, width=1000).print(f"[bold]failed[/bold] {message}")
+    assert output.getvalue().startswith("failed (not-sent) HEAD http://(fd00::1):9/api")
 
 
 # The form ----------------------------------------------------------------------------------------------
