@@ -12,14 +12,10 @@ import httpx
 from workflow_automation_provider.client import protocol, responses
 from workflow_automation_provider.client.checks import FileFormat, check_file_format
 from workflow_automation_provider.client.files import Element, UploadBody, upload_bodies
+from workflow_automation_provider.client.network import choose_proxy, tls_context
 from workflow_automation_provider.client.redaction import Redactor
 from workflow_automation_provider.client.settings import Settings
-from workflow_automation_provider.client.transport import (
-    SendProgress,
-    Transport,
-    environment_proxy,
-    tls_context,
-)
+from workflow_automation_provider.client.transport import SendProgress, Transport
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     NotSentError,
@@ -56,24 +52,16 @@ class FlowClient:
         self._api_key = _checked_key(api_key)
         if self._contains_key(self.base_url):
             raise InvalidRequestError(
-                "The base URL contains the API key, and would reveal it in logs: put the key only in the API key field (password)."
+                "The base URL contains the API key, and would reveal it in logs: put the key only "
+                "in the API key field (password)."
             )
-        proxy, its_name = settings.proxy, "the connection's proxy"
-        if not proxy:
-            proxy = environment_proxy(self.base_url)
-            its_name = "the proxy from the environment (HTTPS_PROXY and the like)"
-        self._via = f" via {its_name}" if proxy else ""
-        self._settings = dataclasses.replace(settings, proxy=proxy)
+        protocol.check_no_operation(self.base_url)
+
+        proxy = choose_proxy(settings.proxy, self.base_url)
+        self._via = f" via {proxy.origin}" if proxy else ""
+        self._settings = dataclasses.replace(settings, proxy=proxy.url if proxy else None)
         self._redactor = Redactor(self._settings.secrets(), key=self._api_key or "")
-        tls = tls_context(self._settings, self.base_url)
-        try:
-            self._transport = Transport(tls, proxy)
-        except (httpx.InvalidURL, ValueError, RuntimeError):
-            # Without the original message, which quotes the URL: it may contain a password.
-            raise InvalidRequestError(
-                f"The URL of {its_name} is not usable: expected one such as http://proxy.example:3128 "
-                "(socks5:// requires the package httpx[socks])."
-            ) from None
+        self._transport = Transport(tls_context(settings, self.base_url), proxy)
         self._http = httpx.Client(transport=self._transport, headers=_HEADERS, trust_env=False)
         self._http.headers.update(settings.headers)
 
@@ -190,21 +178,22 @@ class FlowClient:
             hint = responses.hint(error, progress, self._via) or "Check the connection's base URL."
             failure = NotSentError(f"{title} {why}.", next_step=hint)
         else:
-            status, location = (
-                response.status,
-                self._redactor.text(response.headers.get("location", "")),
-            )
-            if status < 500:
-                moved = (
-                    f", with the location {location!a}: redirects are never followed"
-                    if location
-                    else ""
-                )
-                return f"{title} returned {status}{moved}"
-            failure = NotSentError(
-                f"{title} returned {status}: the service is not working.", status=status
-            )
+            return self._checked_response(title, response)
         raise failure  # not above: nothing has redacted the text of the other
+
+    def _checked_response(self, title: str, response: protocol.Response) -> str:
+        # 501 says that the method HEAD is not implemented: the service works.
+        if response.status >= 500 and response.status != 501:
+            raise NotSentError(
+                f"{title} returned {response.status}: the service is not working.",
+                status=response.status,
+            )
+
+        found = f"{title} returned {response.status}"
+        location = self._redactor.text(response.headers.get("location", ""))
+        if location:
+            found += f", with the location {location!a}: redirects are never followed"
+        return found
 
     def checked(self, request: protocol.Request) -> protocol.Request:
         """

@@ -19,6 +19,7 @@ import httpx
 
 from workflow_automation_provider.client.checks import MAX_TIMEOUT
 from workflow_automation_provider.client.json_values import storable
+from workflow_automation_provider.client.network import is_refusal_of_client, rejects_form
 from workflow_automation_provider.client.protocol import Operation, Request, Response, Run
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor
 from workflow_automation_provider.client.transport import SendProgress, StoppedError
@@ -381,6 +382,17 @@ def hint(error: Exception, progress: SendProgress, via: str) -> str:
     if progress.begun or isinstance(error, StoppedError):
         is_cut_off = _is_of_network(error) and not progress.whole
         return "The request may be too large for the service." if is_cut_off else ""
+    if is_refusal_of_client(error):
+        return (
+            "Check the connection's client_cert: the service wants a certificate, and rejected "
+            "what it got."
+        )
+    if rejects_form(error):
+        return (
+            "Since Python 3.13, certificates must have the form that RFC 5280 requires. Have it "
+            "issued again, or set the connection's ca_bundle to the file of the authority: of "
+            "those that are listed there, the form is not checked. Leave verify on."
+        )
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "Check the connection's CA bundle, and that the base URL has the host name that the certificate is for."
     if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:

@@ -29,6 +29,9 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 CALLBACK_EXAMPLE = "https://airflow.example"
 """Where a service could reach Airflow."""
 
+NO_PROXY = "none"
+"""What a connection says in place of a proxy's URL, to use none."""
+
 _SECRET_HEADER_WORDS = (
     "auth",
     "cookie",
@@ -66,6 +69,32 @@ def _boolean(value: Any, _: Mapping[str, Any]) -> bool:
         return RawConfigParser.BOOLEAN_STATES[str(value).strip().lower()]
     except KeyError:
         raise ValueError("true or false") from None
+
+
+def _verify(value: Any, read: Mapping[str, Any]) -> bool:
+    try:
+        return _boolean(value, read)
+    except ValueError:
+        # requests and httpx take a path here.
+        raise ValueError("true or false (a path of certificates goes into 'ca_bundle')") from None
+
+
+def _proxy(value: Any, read: Mapping[str, Any]) -> str:
+    return proxy_url(_text(value, read))
+
+
+def proxy_url(text: str) -> str:
+    """
+    Return the URL of a proxy.
+
+    :param text: the URL, to which ``http://`` may be missing, or :data:`NO_PROXY`
+    """
+    text = text.strip()
+    if text.lower() == NO_PROXY:
+        return NO_PROXY
+    if "://" in text:
+        return text
+    return f"http://{text}"
 
 
 def _seconds(value: Any, _: Mapping[str, Any]) -> float:
@@ -195,7 +224,7 @@ class Settings:
     verify: bool = _field(
         "Verify the certificate",
         "boolean",
-        _boolean,
+        _verify,
         "Verify the service's TLS certificate.",
         default=True,
     )
@@ -203,7 +232,8 @@ class Settings:
         "CA bundle",
         "string",
         _text,
-        "File or directory of PEM certificates to trust instead of the default ones.",
+        "File or directory of PEM certificates to trust. Default: those of the environment, such "
+        "as SSL_CERT_FILE and REQUESTS_CA_BUNDLE, else the usual ones.",
         "/etc/ssl/certs/internal-ca.pem",
     )
     client_cert: str | tuple[str, str] | None = _field(
@@ -216,9 +246,10 @@ class Settings:
     proxy: str | None = _field(
         "Proxy",
         "string",
-        _text,
-        "URL of a proxy. Default: the proxies from the environment.",
+        _proxy,
+        "URL of a proxy, or none for a direct connection. Default: the environment's proxies.",
         "http://proxy.example:3128",
+        NO_PROXY,
         secret=True,
     )
     headers: dict[str, str] = _field(  # noqa: RUF009
@@ -310,14 +341,53 @@ FIELDS: dict[str, Mapping[str, Any]] = {
 """The table: the ``kind`` of each extra, its ``check``, and what the ``form`` says."""
 
 
+# What other programs and libraries call a field, without its underscores.
+_FOREIGN_NAMES = {
+    "flow_id": "flow workflow workflowid",
+    "timeout": "timeouts requesttimeout readtimeout connecttimeout timeoutseconds",
+    "key_expires_on": "expires expireson expirydate expirationdate",
+    "verify": "ssl verifyssl sslverify tlsverify verifycertificate checkcertificate insecure",
+    "ca_bundle": "ca cacert cacerts cafile capath sslca sslcacert truststore "
+    "sslcertfile sslcertdir requestscabundle curlcabundle",
+    "client_cert": "cert certfile certificate clientcertificate clientkey sslcert sslkey keyfile",
+    "proxy": "proxies httpproxy httpsproxy proxyurl",
+    "headers": "header httpheaders extraheaders customheaders authorization",
+    "callback_base_url": "callback callbackurl",
+    "busy_statuses": "statuses retrystatuses statusforcelist",
+    "the API key field (password)": "apikey xapikey key token apitoken password secret",
+    "the base URL field (host)": "baseurl url host endpoint server",
+}
+
+_FIELD_OF: dict[str, str] = {
+    foreign: field for field, names in _FOREIGN_NAMES.items() for foreign in names.split()
+}
+
+
+def _unknown_extra(name: str) -> InvalidRequestError:
+    """Return the error for an extra that does not exist, which names the field that is meant."""
+    # Not at the top: only a typo needs it.
+    import difflib
+
+    # Airflow 2 stored an extra of the form as extra__TYPE__NAME.
+    plain = re.sub("[^a-z0-9]", "", name.lower().rpartition("__")[2])
+    plain_fields = {field.replace("_", ""): field for field in FIELDS}
+    meant = plain_fields.get(plain) or _FIELD_OF.get(plain)
+    if meant is None:
+        near = difflib.get_close_matches(plain, plain_fields, n=1)
+        meant = plain_fields[near[0]] if near else None
+
+    if meant is None:
+        fix = f"expected one of {', '.join(FIELDS)}"
+    elif meant in FIELDS:
+        fix = f"did you mean {meant!r}?"
+    else:
+        fix = f"its value belongs in {meant}"
+    return InvalidRequestError(f"extra {name!r} is not supported; {fix}")
+
+
 def _checked(name: str, value: object, read: Mapping[str, Any]) -> Any:
     if name not in FIELDS:
-        # Not at the top: only a typo needs it.
-        import difflib
-
-        near = difflib.get_close_matches(name, FIELDS, n=1)
-        fix = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(FIELDS)}"
-        raise InvalidRequestError(f"extra {name!r} is not supported; {fix}")
+        raise _unknown_extra(name)
     field = FIELDS[name]
     is_document = "object" in field["kind"] or "array" in field["kind"]
     try:

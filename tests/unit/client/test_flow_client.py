@@ -69,9 +69,16 @@ def test_host_that_is_not_there(trigger, host):
     assert re.fullmatch(rf"POST {url} was not sent: \[Errno -?\d+\] .+[^.]\.", failure.message)
 
 
-def test_service_that_does_not_work(answering):
-    with pytest.raises(NotSentError, match="503"):
-        client_of(answering(status=503)).check()
+@pytest.mark.parametrize("status", [200, 204, 302, 401, 404, 405, 499, 501])
+def test_service_that_is_reached(answering, status):
+    """501 says that it has no HEAD."""
+    assert client_of(answering(status=status)).check().endswith(f"returned {status}")
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+def test_service_that_does_not_work(answering, status):
+    with pytest.raises(NotSentError, match=f"{status}: the service is not working"):
+        client_of(answering(status=status)).check()
 
 
 def test_server_that_speaks_no_tls(service, trigger):

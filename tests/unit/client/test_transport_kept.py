@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -145,6 +147,41 @@ def test_a_response_that_is_not_of_its_request_leaves_a_doubt_and_ends_its_conne
             time.sleep(0.01)
         assert (server.connections, server.requests) == (1, 2)
         assert trigger(client) in ("r1", "r2")
+    assert server.connections == 2
+
+
+def test_no_connection_is_kept_once_one_that_was_used_again_ended_without_a_response(serve, runs):
+    """Some servers close each connection after its response, and do not announce it."""
+
+    def respond(number):
+        if number:
+            return None
+        together.wait(10)
+        return response(next(runs))
+
+    together = threading.Barrier(3)
+    server, client = serve(respond)
+    with client.keep_connections(), ThreadPoolExecutor(3) as pool:
+        # Three connections are open then, and idle.
+        assert {*pool.map(lambda number: trigger(client, number), range(3))} == {"r0", "r1", "r2"}
+        together = threading.Barrier(1)
+        check(trigger_flow(client, {}), OutcomeUnknownError, "no response")
+        assert [trigger(client) for _ in range(3)] == ["r3", "r4", "r5"]
+    assert server.connections == 6
+
+    with client.keep_connections():
+        assert [trigger(client) for _ in range(2)] == ["r6", "r7"]
+    assert server.connections == 8
+
+
+def test_connections_are_kept_after_a_new_one_ended_without_a_response(serve, runs):
+    def respond(_):
+        return None if server.connections == 1 else response(next(runs))
+
+    server, client = serve(respond)
+    with client.keep_connections():
+        check(trigger_flow(client, {}), OutcomeUnknownError, "no response")
+        assert [trigger(client) for _ in range(3)] == ["r0", "r1", "r2"]
     assert server.connections == 2
 
 
