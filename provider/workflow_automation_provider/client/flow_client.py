@@ -33,12 +33,14 @@ class FlowClient:
     """
     A client for the workflow automation service.
 
-    Each request has its own connection: the service may close one that was kept alive just when a request is
-    sent, and it would be unknown whether a run was started. :meth:`keep_connections` accepts that, for speed.
+    Each request has its own connection: the service may close one that was kept alive just when a
+    request is sent, and it would be unknown whether a run was started. :meth:`keep_connections`
+    accepts that, for speed.
 
     :param base_url: URL of the service, see :func:`~.protocol.parse_base_url`
     :param api_key: the key of one workflow; None if only triggering by path is needed
-    :param options: fields of :class:`~.settings.Settings`. No proxy means those from the environment, but never for loopback
+    :param options: fields of :class:`~.settings.Settings`. No proxy means those from the
+        environment, but never for loopback
     :raises InvalidRequestError: if an argument is wrong, naming it
     """
 
@@ -73,8 +75,8 @@ class FlowClient:
         """
         Stop sending, for good and also in calls that are in progress; safe in a signal handler.
 
-        A request that has not been sent completely fails with :class:`NotSentError`. One that has keeps
-        waiting for its response, so that the run can be recorded.
+        A request that has not been sent completely fails with :class:`NotSentError`. One that has
+        keeps waiting for its response, so that the run can be recorded.
         """
         self._stopped = True
 
@@ -91,8 +93,9 @@ class FlowClient:
         """
         Keep connections open for the requests that are sent within this context, from any thread.
 
-        It is faster where many requests follow each other. See :mod:`~.transport` for what it risks. Each run
-        must be new: a trigger whose response has a ``run_id`` that was seen before is of unknown outcome.
+        It is faster where many requests follow each other. See :mod:`~.transport` for what it
+        risks. Each run must be new: a trigger whose response has a ``run_id`` that was seen before
+        is of unknown outcome.
 
         :param known_runs: ids of runs that were started before
         """
@@ -114,12 +117,13 @@ class FlowClient:
         """
         Send a request, once.
 
-        :param before_last_byte: called before the last byte is sent: until then no run can have been started,
-            whatever interrupts the call
+        :param before_last_byte: called before the last byte is sent: until then no run can have
+            been started, whatever interrupts the call
         :param sent: called with the size of each piece of an upload, as it is about to be sent
         :return: the run that a trigger started, or the response to an upload
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
-        :raises WorkflowAutomationError: if the request did not succeed, see :data:`~.responses.ROWS`
+        :raises WorkflowAutomationError: if the request did not succeed, see
+            :data:`~.responses.ROWS`
         """
         progress = SendProgress(self._settings.timeout, lambda: self._stopped, before_last_byte)
         headers = {"Content-Type": "application/json", "Content-Length": str(len(request.content))}
@@ -163,7 +167,9 @@ class FlowClient:
 
     def check(self) -> str:
         """
-        Check that the service can be reached, with a request that starts nothing, without the API key.
+        Check that the service can be reached, with a request that starts nothing.
+
+        It does not contain the API key.
 
         :return: what it responded
         :raises WorkflowAutomationError: if it did not, or does not work
@@ -208,7 +214,8 @@ class FlowClient:
             )
         if self._contains_key(request.flow_id or ""):
             raise InvalidRequestError(
-                "The flow_id contains the API key, and would show it in logs: give the workflow's identifier."
+                "The flow_id contains the API key, and would show it in logs: give the workflow's "
+                "identifier."
             )
         try:
             httpx.URL(request.url)
@@ -240,7 +247,8 @@ class FlowClient:
             raise responses.unknown(
                 request, f"the response to an earlier request: run {result.run_id} was known"
             )
-        # Any other response may be that to an earlier request, and that to this one may arrive next.
+        # Any other response may be that to an earlier request, and that to this one may arrive
+        # next.
         progress.may_keep = result.run_id is not None
         return result
 
@@ -251,7 +259,8 @@ def _checked_key(api_key: str | None) -> str | None:
     if not (key.isascii() and key.isprintable()) or " " in key:
         # The message must not reveal any part of the key.
         raise InvalidRequestError(
-            "The API key contains whitespace, a control character or a non-ASCII character, which a header cannot "
-            "carry: copy it again from the trigger section of the workflow's builder page."
+            "The API key contains whitespace, a control character or a non-ASCII character, which "
+            "a header cannot carry: copy it again from the trigger section of the workflow's "
+            "builder page."
         )
     return key or None

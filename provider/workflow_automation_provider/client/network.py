@@ -15,7 +15,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from workflow_automation_provider.client.protocol import is_loopback
-from workflow_automation_provider.client.settings import NO_PROXY, proxy_url
+from workflow_automation_provider.client.settings import DIRECT, proxy_url
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def choose_proxy(written: str | None, base_url: str) -> Proxy | None:
 
 
 def unusable_proxy(proxy: Proxy) -> InvalidRequestError:
-    """Return the error for a proxy whose URL is not valid, without quoting it: it may contain a password."""
+    """Return the error for a URL that is not valid, without it: it may contain a password."""
     return InvalidRequestError(
         f"The URL of {proxy.origin} is not usable: expected one such as {_PROXY_EXAMPLE} "
         "(socks5:// requires the package httpx[socks])."
@@ -72,13 +72,13 @@ def unusable_proxy(proxy: Proxy) -> InvalidRequestError:
 
 def _proxy_of_connection(written: str) -> Proxy | None:
     url = proxy_url(written)
-    if url == NO_PROXY:
+    if url == DIRECT:
         return None
     return Proxy(url, "the connection's proxy")
 
 
 def _proxy_of_environment(base_url: str) -> Proxy | None:
-    """Return the proxy that the environment names for a URL; for this machine itself, there never is one."""
+    """Return the environment's proxy for a URL; for this machine, there never is one."""
     parts = urlsplit(base_url)
     proxies = getproxies()
     kind = parts.scheme if proxies.get(parts.scheme) else "all"
@@ -92,7 +92,7 @@ def _is_direct(service: SplitResult, no_proxy: str) -> bool:
     """
     Return whether the environment says to use no proxy for a service.
 
-    :param no_proxy: the networks among its entries count as they do for requests and curl; urllib compares only names
+    :param no_proxy: as requests and curl have it, with networks; urllib compares only names
     """
     host = service.hostname or ""
     return (
@@ -144,8 +144,8 @@ def tls_context(settings: Settings, base_url: str) -> ssl.SSLContext:
     """
     Make the TLS context.
 
-    :raises InvalidRequestError: if certificates cannot be used, naming the field or variable and never quoting its
-        value
+    :raises InvalidRequestError: if certificates cannot be used, naming the field or variable and
+        never quoting its value
     """
     context = _context_that_trusts(settings, base_url)
     if not settings.verify:
@@ -159,14 +159,16 @@ def tls_context(settings: Settings, base_url: str) -> ssl.SSLContext:
 def _context_that_trusts(settings: Settings, base_url: str) -> ssl.SSLContext:
     if settings.ca_bundle:
         context = _context_of("ca_bundle", settings.ca_bundle)
-        # Set by Python 3.13, it rejects in-house authorities whose form is not that of RFC 5280, such as those without an
-        # Authority Key Identifier. Signatures, dates, names and purposes are verified without it as well, and whoever
-        # fills in the field trusts just these authorities.
+        # Set by Python 3.13, it rejects in-house authorities whose form is not that of RFC 5280,
+        # such as those without an Authority Key Identifier. Signatures, dates, names and purposes
+        # are verified without it as well, and whoever fills in the field trusts just these
+        # authorities.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         return context
 
     if not (settings.verify and base_url.startswith("https:")):
-        # Loading certificates takes longer than a request. An empty context, because httpcore would load them for None.
+        # Loading certificates takes longer than a request. An empty context, because httpcore would
+        # load them for None.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
     for variable in CA_VARIABLES:
@@ -178,9 +180,10 @@ def _context_that_trusts(settings: Settings, base_url: str) -> ssl.SSLContext:
 
 def _context_of(name: str, path: str) -> ssl.SSLContext:
     """
-    Make a context that trusts the certificates of a file, or of one or more folders as OpenSSL reads them.
+    Make a context that trusts the certificates of a file, or of folders.
 
     :param name: of the field or variable, for errors
+    :param path: of a file or folder; or of several folders, as in a ``PATH``
     """
     try:
         folders = [Path(part) for part in path.split(os.pathsep) if Path(part).is_dir()]
@@ -232,18 +235,19 @@ def _why(error: Exception) -> str:
 # X509_V_ERR_PATHLEN_INVALID_FOR_NON_CA to X509_V_ERR_EXTENSIONS_REQUIRE_VERSION_3.
 _ERRORS_OF_FORM = range(80, 94)
 
-# As OpenSSL says it, in each version: "tlsv13 alert certificate required", "ssl/tls alert bad certificate".
+# As OpenSSL says it, in each version: "tlsv13 alert certificate required", "ssl/tls alert bad
+# certificate".
 _ALERT_OF_CERTIFICATE = re.compile(r"alert (\w+ )?(certificate|unknown ca)")
 
 
 def rejects_form(error: Exception) -> bool:
-    """Return whether the service's certificate was rejected for its form alone, by Python 3.13 and later."""
+    """Return whether the service's certificate was rejected for its form, as from Python 3.13."""
     cause = _tls_error(error)
     return isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code in _ERRORS_OF_FORM
 
 
 def is_refusal_of_client(error: Exception) -> bool:
-    """Return whether the service ended TLS because of the client's certificate, or because there was none."""
+    """Return whether the service ended TLS because of the client's certificate, or without one."""
     cause = _tls_error(error)
     return cause is not None and bool(_ALERT_OF_CERTIFICATE.search(str(cause)))
 

@@ -41,20 +41,24 @@ from workflow_automation_provider.client.network import (
 )
 from workflow_automation_provider.client.protocol import Response
 
-# In bytes. A stop takes effect between two pieces: smaller ones cost system calls, larger ones delay the stop.
+# In bytes. A stop takes effect between two pieces: smaller ones cost system calls, larger ones
+# delay the stop.
 _PIECE = 256 * 1024
 
-# Seconds to wait for a response after the request was aborted: only one that has already arrived counts.
+# Seconds to wait for a response after the request was aborted: only one that has already arrived
+# counts.
 _EARLY_RESPONSE = 1.0
 
 # Seconds. The shortest time after which common servers and gateways hang up is 2 (gunicorn).
 _MAX_IDLE = 1.0
 
-# A valid response has two short fields; one longer than this is faulty, and would only fill the memory.
+# A valid response has two short fields; one longer than this is faulty, and would only fill the
+# memory.
 _RESPONSE_LIMIT = 1024 * 1024
 
-# At DEBUG level, httpcore logs the headers of responses, and errors that quote them. A service may have put the key into one, and
-# some of Airflow's executors print logs unmasked. A filter on a parent does not apply to its children, so each is listed.
+# At DEBUG level, httpcore logs the headers of responses, and errors that quote them. A service may
+# have put the key into one, and some of Airflow's executors print logs unmasked. A filter on a
+# parent does not apply to its children, so each is listed.
 _WIRE_LOGGERS = [
     logging.getLogger(f"httpcore.{part}") for part in ("connection", "http11", "proxy", "socks")
 ]
@@ -73,12 +77,14 @@ class SendProgress:
     """
     The progress of one request and its response.
 
-    A request counts as sent once its last byte was handed to the operating system: a server that received fewer
-    bytes than ``Content-Length`` announces has no complete JSON document to act on.
+    A request counts as sent once its last byte was handed to the operating system: a server that
+    received fewer bytes than ``Content-Length`` announces has no complete JSON document to act on.
 
-    :param seconds: time for connecting (proxy and TLS included), for each send, and for the whole response
+    :param seconds: time for connecting (proxy and TLS included), for each send, and for the whole
+        response
     :param stopped: returns whether nothing more may be sent
-    :param before_last_byte: called before the last byte of the request is handed to the operating system
+    :param before_last_byte: called before the last byte of the request is handed to the operating
+        system
     """
 
     def __init__(
@@ -93,7 +99,7 @@ class SendProgress:
         self.whole = False
         """Whether the last byte of the request may have been sent."""
         self.has_read = False
-        """Whether anything was read since the request was sent: from then on, the deadline is the response's."""
+        """Whether anything was read since the request was sent: the deadline is the response's."""
         self.may_keep = False
         """Whether the connection may be used again."""
         self._stopped = stopped
@@ -111,7 +117,7 @@ class SendProgress:
 
     def time_left(self) -> float:
         """
-        Return the seconds until the deadline, first that of connecting and then that of the response.
+        Return the seconds until the deadline: that of connecting, then that of the response.
 
         :raises httpcore.TimeoutException: if it has passed
         """
@@ -124,7 +130,8 @@ class SendProgress:
         """Start the deadline of the whole response, at the first read after the request."""
         if self.begun and not self.has_read:
             seconds = self.seconds if self.whole else min(self.seconds, _EARLY_RESPONSE)
-            self.has_read, self._deadline = True, time.monotonic() + seconds
+            self.has_read = True
+            self._deadline = time.monotonic() + seconds
 
     def take_back(self) -> None:
         """Note that the service took nothing of the request, because TLS had not begun for it."""
@@ -135,7 +142,8 @@ class SendProgress:
         """
         Yield the body of the request in pieces of one size, each to be sent before the next.
 
-        The last byte comes by itself: whatever ends its write, also an error of a signal handler, it may have been sent.
+        The last byte comes by itself: whatever ends its write, also an error of a signal handler,
+        it may have been sent.
 
         :raises StoppedError: if the client was stopped before the last byte
         """
@@ -147,8 +155,10 @@ class SendProgress:
                 self.check_stop()
                 yield bytes(waiting[:_PIECE])
                 del waiting[:_PIECE]
+
         self.check_stop()
         yield bytes(waiting[:-1])
+
         self.check_stop()
         if self._before_last_byte:
             self._before_last_byte()
@@ -160,16 +170,18 @@ class Transport(httpx.BaseTransport):
     """
     Send each request on a connection of its own, unless connections are kept open between requests.
 
-    A request has the connection that it is sent on as its extension ``connection``. Raises httpcore's exceptions, not
-    httpx's.
+    A request has the connection that it is sent on as its extension ``connection``. Raises
+    httpcore's exceptions, not httpx's.
 
-    :raises InvalidRequestError: if the proxy's URL is not valid, or needs a package that is not installed
+    :raises InvalidRequestError: if the proxy's URL is not valid, or needs a package that is not
+        installed
     """
 
     def __init__(self, tls: ssl.SSLContext, proxy: Proxy | None) -> None:
         self._tls = tls
-        # Threads share it: append() and pop() of a list are atomic. They share no pool, for a pool looks at its idle
-        # connections while other threads begin to use them, and may close one whose response is about to arrive.
+        # Threads share it: append() and pop() of a list are atomic. They share no pool, for a pool
+        # looks at its idle connections while other threads begin to use them, and may close one
+        # whose response is about to arrive.
         self._idle: list[_Connection] | None = None
         # Whether a connection that was used again has ended without a response.
         self._has_lost_one = False
@@ -207,8 +219,8 @@ class Transport(httpx.BaseTransport):
             return _Connection(self._tls, self._proxy)
 
     def _give_back(self, connection: _Connection) -> None:
-        # httpcore has closed what must not be used again, and opens another connection in its place. It also does so if
-        # something arrived while the connection was idle.
+        # httpcore has closed what must not be used again, and opens another connection in its
+        # place. It also does so if something arrived while the connection was idle.
         idle = self._idle
         if idle is None or not connection.progress.may_keep:
             connection.close()
@@ -220,10 +232,10 @@ class Transport(httpx.BaseTransport):
         """
         Send a request and read the response, up to a limit.
 
-        :return: its status, and all of it as the extension ``response``: httpx itself would follow, decode or reject what some
-            headers say, and the status would be lost
-        :raises httpcore.RemoteProtocolError: if the response had arrived before the request was sent: it
-            belongs to another one
+        :return: its status, and all of it as the extension ``response``: httpx itself would follow,
+            decode or reject what some headers say, and the status would be lost
+        :raises httpcore.RemoteProtocolError: if the response had arrived before the request was
+            sent: it belongs to another one
         """
         connection: _Connection = request.extensions["connection"]
         progress = connection.progress
@@ -317,7 +329,8 @@ class _Stream(httpcore.NetworkStream):
         try:
             read = self._stream.read(max_bytes, progress.time_left())
         except httpcore.ReadError as error:
-            # With TLS 1.3, a server looks at the client's certificate when the request may be on its way already.
+            # With TLS 1.3, a server looks at the client's certificate when the request may be on
+            # its way already.
             if not self._has_read and is_refusal_of_client(error):
                 progress.take_back()
             raise
@@ -334,7 +347,8 @@ class _Stream(httpcore.NetworkStream):
         try:
             self._stream.write(buffer, seconds)
         except httpcore.WriteTimeout as error:
-            # After a WriteError, httpcore still reads the response that a server may have sent early.
+            # After a WriteError, httpcore still reads the response that a server may have sent
+            # early.
             raise httpcore.WriteError from error
 
     def close(self) -> None:
@@ -346,7 +360,7 @@ class _Stream(httpcore.NetworkStream):
 
 
 def _usable(proxy: Proxy, tls: ssl.SSLContext) -> httpx.Proxy:
-    """Return a proxy that connections can be made with: its faults show now, not at the first request."""
+    """Return a proxy after a trial: its faults show now, not at the first request."""
     try:
         usable = httpx.Proxy(proxy.url)
         _Connection(tls, usable)

@@ -1,4 +1,4 @@
-"""What a request comes to, over real HTTP; ``tests/unit/test_fault_table.py`` has what each fault does."""
+"""What a request comes to, over real HTTP; each fault is in ``tests/unit/test_fault_table.py``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_response_that_is_not_http(raw_server, start, response):
     assert len(server.requests) == 1
 
 
-# Not sent -----------------------------------------------------------------------------------------------
+# Not sent -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("host", ["https://nowhere.invalid", "http://127.0.0.1:{port}"])
@@ -87,7 +87,7 @@ def test_server_that_speaks_no_tls(service, trigger):
     assert service.journal.requests() == []
 
 
-# Faults of our own --------------------------------------------------------------------------------------
+# Faults of our own --------------------------------------------------------------------------------
 
 
 def test_close_that_fails_does_not_lose_the_run(client, trigger, monkeypatch):

@@ -151,7 +151,7 @@ def test_proxy_that_lets_nothing_through(raw_server, attempt, status):
 
 
 def test_socks_proxy(raw_server, trigger):
-    """It asks for a password, and leads the first connection to the service, which is the same here."""
+    """It asks for a password, and leads to the service, which is the same here, once."""
 
     def answer(connection, server):
         connection.recv(65536)
@@ -172,7 +172,7 @@ def test_socks_proxy(raw_server, trigger):
     assert head.startswith(f"POST /api{trigger.path} ".encode())
 
 
-# Certificates -------------------------------------------------------------------------------------------
+# Certificates -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "other.example"])
@@ -264,7 +264,7 @@ def test_certificates_of_the_environment_that_cannot_be_read(
 
 @pytest.mark.parametrize("variable", ["ca_bundle", *CA_VARIABLES])
 def test_folder_in_which_no_certificate_is_found(monkeypatch, tmp_path, issued, variable):
-    """OpenSSL looks for a certificate by the hash of its subject, and says nothing if there is none."""
+    """OpenSSL looks for certificates by the hash of their subjects, and says nothing of others."""
     options = {}
     if variable == "ca_bundle":
         options["ca_bundle"] = str(tmp_path)

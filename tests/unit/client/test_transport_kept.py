@@ -1,4 +1,4 @@
-"""Connections that are kept for a batch: when they are used again, and that nothing rests on them."""
+"""Connections that are kept for a batch: when they are used again, and when not."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def lost(number, runs):
 
 
 def arrived_before(number, runs):
-    """It comes together with the one before it, and does not show until the connection is used again."""
+    """It comes with the one before it, and does not show until the connection is used again."""
     return response(next(runs)) * (1 if number else 2)
 
 
@@ -189,7 +189,7 @@ def test_connections_are_kept_after_a_new_one_ended_without_a_response(serve, ru
     "status", ["422 Unprocessable Content", "429 Too Many Requests", "201 Created"]
 )
 def test_a_response_without_a_run_ends_its_connection(serve, runs, status):
-    """If it is sent twice, nothing tells: the response to the next request must not be taken for that of another."""
+    """If it is sent twice, nothing tells: it would be taken for the response to the next one."""
 
     def respond(number):
         if number == 0 and server.connections == 1:

@@ -1,4 +1,4 @@
-"""Every setting of a connection, in each way that Airflow knows a connection, and each one that is wrong."""
+"""Every setting of a connection, in each way that Airflow knows, and each one that is wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workflow_automation_provider.client.settings import FIELDS, Settings
 from workflow_automation_provider.exceptions import BusyError, InvalidRequestError, NotSentError
 from workflow_automation_provider.testing import Key, LocalService
 
-# The base URL -------------------------------------------------------------------------------------------
+# The base URL -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_base_url_that_only_looks_like_that_of_an_operation(connect, path):
     assert connect(host=f"service.example{path}").get_conn().base_url.endswith(path)
 
 
-# The extras ---------------------------------------------------------------------------------------------
+# The extras ---------------------------------------------------------------------------------------
 
 GOOD: dict[str, list[tuple[Any, Any]]] = {
     "flow_id": [(7, "7"), (" demo ", "demo")],
@@ -284,7 +284,7 @@ def test_any_value_of_an_extra_is_read_or_is_an_error_of_that_extra(name, value)
     assert read.busy_statuses <= {*range(400, 600)}
 
 
-# What they do -------------------------------------------------------------------------------------------
+# What they do -------------------------------------------------------------------------------------
 
 
 def test_busy_status_of_the_connection_is_sent_again(connect, service):
@@ -315,7 +315,7 @@ def test_last_day_of_the_key(connect, service, log, days, said):
     )
 
 
-# The way to the service ---------------------------------------------------------------------------------
+# The way to the service ---------------------------------------------------------------------------
 
 
 def test_certificate_that_is_not_verified_and_key_that_is_percent_encoded(connect, tmp_path):
@@ -328,7 +328,7 @@ def test_certificate_that_is_not_verified_and_key_that_is_percent_encoded(connec
 
 @pytest.fixture
 def tunnel(tmp_path):
-    """A proxy that itself is the service at the other end, for one request, and what each of the two was sent."""
+    """A proxy that is also the service, for one request, and what each of the two was sent."""
     service = issue_certificate("service.example", tmp_path)
     client = issue_certificate("worker.example", tmp_path, "client")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
