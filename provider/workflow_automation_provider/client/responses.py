@@ -384,14 +384,14 @@ def hint(error: Exception, progress: SendProgress, via: str) -> str:
         return "The request may be too large for the service." if is_cut_off else ""
     if is_refusal_of_client(error):
         return (
-            "Check the connection's client_cert: the service wants a certificate, and rejected "
-            "what it got."
+            "Check the connection's client_cert: the service requires a certificate, and got "
+            "none, or one that it rejects."
         )
     if rejects_form(error):
         return (
-            "Since Python 3.13, certificates must have the form that RFC 5280 requires. Have it "
-            "issued again, or set the connection's ca_bundle to the file of the authority: of "
-            "those that are listed there, the form is not checked. Leave verify on."
+            "From Python 3.13, a certificate must have the form that RFC 5280 requires. Set the "
+            "connection's ca_bundle to the authority's file: the form is then not checked, all "
+            "else is. Or have the certificate issued again."
         )
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "Check the connection's CA bundle, and that the base URL has the host name that the certificate is for."
