@@ -85,7 +85,7 @@ def test_the_fields_of_a_connection():
     }
     assert list(extras) == list(FIELDS)
     for name, (label, _, kind, default, _) in extras.items():
-        assert (FIELDS[name]["form"]["label"].partition(" (")[0], FIELDS[name]["kind"]) == (
+        assert (FIELDS[name].form["label"].partition(" (")[0], FIELDS[name].kind.json_type) == (
             label,
             kind,
         )

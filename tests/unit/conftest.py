@@ -14,15 +14,19 @@ from uuid import uuid4
 import certifi
 import pytest
 
+from workflow_automation_provider.client.network import CA_VARIABLES
+
 from .batches import Batches
 
 
 @pytest.fixture(autouse=True)
-def _no_proxies(monkeypatch):
-    """Leave the proxies of the machine out of it."""
+def _no_network_settings(monkeypatch):
+    """Leave the proxies and the certificates of the machine out of it."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
+    for name in CA_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,23 @@ def without_response() -> Iterator[WorkflowAutomationError]:
         "[Errno 111] Connection refused",
     ):
         yield lost("key", httpcore.ConnectError(text))
+    yield lost("key", of_tls(ssl.SSLError(1, "tlsv13 alert certificate required")))
+    yield lost("key", of_tls(rejected_form()))
     yield lost("key", httpcore.ConnectTimeout(), via=" via the connection's proxy")
+
+
+def of_tls(error: ssl.SSLError) -> httpcore.ReadError:
+    """Return what httpcore makes of an error of TLS."""
+    wrapper = httpcore.ReadError(str(error))
+    wrapper.__context__ = error
+    return wrapper
+
+
+def rejected_form() -> ssl.SSLError:
+    """Return the error of a certificate without an Authority Key Identifier, as from Python 3.13."""
+    error = ssl.SSLCertVerificationError(1, "CERTIFICATE_VERIFY_FAILED")
+    error.verify_code = 85
+    return error
 
 
 def lost(operation: str, error: Exception, via: str = "", **facts: Any) -> WorkflowAutomationError:

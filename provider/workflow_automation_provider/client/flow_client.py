@@ -12,14 +12,10 @@ import httpx
 from workflow_automation_provider.client import protocol, responses
 from workflow_automation_provider.client.checks import FileFormat, check_file_format
 from workflow_automation_provider.client.files import Element, UploadBody, upload_bodies
+from workflow_automation_provider.client.network import choose_proxy, tls_context
 from workflow_automation_provider.client.redaction import Redactor, has_enough_letters
 from workflow_automation_provider.client.settings import Settings
-from workflow_automation_provider.client.transport import (
-    SendProgress,
-    Transport,
-    environment_proxy,
-    tls_context,
-)
+from workflow_automation_provider.client.transport import SendProgress, Transport
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     NotSentError,
@@ -37,12 +33,14 @@ class FlowClient:
     """
     A client for the workflow automation service.
 
-    Each request has its own connection: the service may close one that was kept alive just when a request is
-    sent, and it would be unknown whether a run was started. :meth:`keep_connections` accepts that, for speed.
+    Each request has its own connection: the service may close one that was kept alive just when a
+    request is sent, and it would be unknown whether a run was started. :meth:`keep_connections`
+    accepts that, for speed.
 
     :param base_url: URL of the service, see :func:`~.protocol.parse_base_url`
     :param api_key: the key of one workflow; None if only triggering by path is needed
-    :param options: fields of :class:`~.settings.Settings`. No proxy means those from the environment, but never for loopback
+    :param options: fields of :class:`~.settings.Settings`. No proxy means those from the
+        environment, but never for loopback
     :raises InvalidRequestError: if an argument is wrong, naming it
     """
 
@@ -56,24 +54,16 @@ class FlowClient:
         self._api_key = _checked_key(api_key)
         if self._contains_key(self.base_url):
             raise InvalidRequestError(
-                "The base URL contains the API key, and would reveal it in logs: put the key only in the API key field (password)."
+                "The base URL contains the API key, and would reveal it in logs: put the key only "
+                "in the API key field (password)."
             )
-        proxy, its_name = settings.proxy, "the connection's proxy"
-        if not proxy:
-            proxy = environment_proxy(self.base_url)
-            its_name = "the proxy from the environment (HTTPS_PROXY and the like)"
-        self._via = f" via {its_name}" if proxy else ""
-        self._settings = dataclasses.replace(settings, proxy=proxy)
+        protocol.check_no_operation(self.base_url)
+
+        proxy = choose_proxy(settings.proxy, self.base_url)
+        self._via = f" via {proxy.origin}" if proxy else ""
+        self._settings = dataclasses.replace(settings, proxy=proxy.url if proxy else None)
         self._redactor = Redactor(self._settings.secrets(), key=self._api_key or "")
-        tls = tls_context(self._settings, self.base_url)
-        try:
-            self._transport = Transport(tls, proxy)
-        except (httpx.InvalidURL, ValueError, RuntimeError):
-            # Without the original message, which quotes the URL: it may contain a password.
-            raise InvalidRequestError(
-                f"The URL of {its_name} is not usable: expected one such as http://proxy.example:3128 "
-                "(socks5:// requires the package httpx[socks])."
-            ) from None
+        self._transport = Transport(tls_context(settings, self.base_url), proxy)
         self._http = httpx.Client(transport=self._transport, headers=_HEADERS, trust_env=False)
         self._http.headers.update(settings.headers)
 
@@ -85,8 +75,8 @@ class FlowClient:
         """
         Stop sending, for good and also in calls that are in progress; safe in a signal handler.
 
-        A request that has not been sent completely fails with :class:`NotSentError`. One that has keeps
-        waiting for its response, so that the run can be recorded.
+        A request that has not been sent completely fails with :class:`NotSentError`. One that has
+        keeps waiting for its response, so that the run can be recorded.
         """
         self._stopped = True
 
@@ -108,8 +98,9 @@ class FlowClient:
         """
         Keep connections open for the requests that are sent within this context, from any thread.
 
-        It is faster where many requests follow each other. See :mod:`~.transport` for what it risks. Each run
-        must be new: a trigger whose response has a ``run_id`` that was seen before is of unknown outcome.
+        It is faster where many requests follow each other. See :mod:`~.transport` for what it
+        risks. Each run must be new: a trigger whose response has a ``run_id`` that was seen before
+        is of unknown outcome.
 
         :param known_runs: ids of runs that were started before
         """
@@ -131,12 +122,13 @@ class FlowClient:
         """
         Send a request, once.
 
-        :param before_last_byte: called before the last byte is sent: until then no run can have been started,
-            whatever interrupts the call
+        :param before_last_byte: called before the last byte is sent: until then no run can have
+            been started, whatever interrupts the call
         :param sent: called with the size of each piece of an upload, as it is about to be sent
         :return: the run that a trigger started, or the response to an upload
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
-        :raises WorkflowAutomationError: if the request did not succeed, see :data:`~.responses.ROWS`
+        :raises WorkflowAutomationError: if the request did not succeed, see
+            :data:`~.responses.ROWS`
         """
         progress = SendProgress(self._settings.timeout, lambda: self._stopped, before_last_byte)
         headers = {"Content-Type": "application/json", "Content-Length": str(len(request.content))}
@@ -180,7 +172,9 @@ class FlowClient:
 
     def check(self) -> str:
         """
-        Check that the service can be reached, with a request that starts nothing, without the API key.
+        Check that the service can be reached, with a request that starts nothing.
+
+        It does not contain the API key.
 
         :return: what it responded
         :raises WorkflowAutomationError: if it did not, or does not work
@@ -195,21 +189,22 @@ class FlowClient:
             hint = responses.hint(error, progress, self._via) or "Check the connection's base URL."
             failure = NotSentError(f"{title}{self._via} got {came}.", next_step=hint)
         else:
-            status, location = (
-                response.status,
-                self._redactor.text(response.headers.get("location", "")),
-            )
-            if status < 500:
-                moved = (
-                    f", with the location {location!a}: redirects are never followed"
-                    if location
-                    else ""
-                )
-                return f"{title} returned {status}{moved}"
-            failure = NotSentError(
-                f"{title} returned {status}: the service is not working.", status=status
-            )
+            return self._checked_response(title, response)
         raise failure  # not above: nothing has redacted the text of the other
+
+    def _checked_response(self, title: str, response: protocol.Response) -> str:
+        # 501 says that the method HEAD is not implemented: the service works.
+        if response.status >= 500 and response.status != 501:
+            raise NotSentError(
+                f"{title} returned {response.status}: the service is not working.",
+                status=response.status,
+            )
+
+        found = f"{title} returned {response.status}"
+        location = self._redactor.text(response.headers.get("location", ""))
+        if location:
+            found += f", with the location {location!a}: redirects are never followed"
+        return found
 
     def checked(self, request: protocol.Request) -> protocol.Request:
         """
@@ -224,7 +219,8 @@ class FlowClient:
             )
         if self._contains_key(request.flow_id or ""):
             raise InvalidRequestError(
-                "The flow_id contains the API key, and would show it in logs: give the workflow's identifier."
+                "The flow_id contains the API key, and would show it in logs: give the workflow's "
+                "identifier."
             )
         try:
             httpx.URL(request.url)
@@ -256,7 +252,8 @@ class FlowClient:
             raise responses.unknown(
                 request, f"the response to an earlier request: run {result.run_id} was known"
             )
-        # Any other response may be that to an earlier request, and that to this one may arrive next.
+        # Any other response may be that to an earlier request, and that to this one may arrive
+        # next.
         progress.may_keep = result.run_id is not None
         return result
 
@@ -267,8 +264,9 @@ def _checked_key(api_key: str | None) -> str | None:
     if not (key.isascii() and key.isprintable()) or " " in key:
         # The message must not reveal any part of the key.
         raise InvalidRequestError(
-            "The API key contains whitespace, a control character or a non-ASCII character, which a header cannot "
-            "carry: copy it again from the trigger section of the workflow's builder page."
+            "The API key contains whitespace, a control character or a non-ASCII character, which "
+            "a header cannot carry: copy it again from the trigger section of the workflow's "
+            "builder page."
         )
     if key and not has_enough_letters(key):
         raise InvalidRequestError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import ipaddress
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -29,6 +30,11 @@ NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 """No inputs."""
 
 _EXAMPLE = "https://service.example/api"
+
+# What is copied with the URL of an operation. A base URL ends in api, so that another path may have "flows" in it.
+_OPERATION_PATH = re.compile(
+    r"((/flows/[^/]+)?/trigger|/flows|(?<=/api)/flows/[^/]+|/public/upload)$"
+)
 
 _TRIGGER_BODY = b'{"inputs":%b}'
 
@@ -154,6 +160,21 @@ def parse_base_url(
     else:
         return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     raise InvalidRequestError(f"{name} {problem}.")
+
+
+def check_no_operation(base_url: str) -> None:
+    """
+    Check that a base URL is not that of one of the operations. Follows section 4 of the interface.
+
+    :param base_url: as :func:`parse_base_url` returns it
+    :raises InvalidRequestError: if it is, with what it should be
+    """
+    found = _OPERATION_PATH.search(base_url)
+    if found:
+        raise InvalidRequestError(
+            f"The base URL ends in {found[0]}, which is the path of an operation: "
+            f"expected {base_url[: found.start()]}, to which the provider adds that path."
+        )
 
 
 def is_loopback(host: str) -> bool:

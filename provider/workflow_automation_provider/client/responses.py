@@ -21,6 +21,7 @@ import httpx
 
 from workflow_automation_provider.client.checks import MAX_TIMEOUT
 from workflow_automation_provider.client.json_values import storable, storable_text
+from workflow_automation_provider.client.network import is_refusal_of_client, rejects_form
 from workflow_automation_provider.client.protocol import Operation, Request, Response, Run
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor
 from workflow_automation_provider.client.transport import (
@@ -620,6 +621,17 @@ def hint(error: Exception, progress: SendProgress, via: str) -> str:
     if progress.begun or isinstance(error, StoppedError):
         is_cut_off = _is_of_network(error) and not progress.whole
         return "The request may be too large for the service." if is_cut_off else ""
+    if is_refusal_of_client(error):
+        return (
+            "Check the connection's client_cert: the service requires a certificate, and got "
+            "none, or one that it rejects."
+        )
+    if rejects_form(error):
+        return (
+            "From Python 3.13, a certificate must have the form that RFC 5280 requires. Set the "
+            "connection's ca_bundle to the authority's file: the form is then not checked, all "
+            "else is. Or have the certificate issued again."
+        )
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return (
             "Check the connection's CA bundle, and that the base URL has the host name that the "

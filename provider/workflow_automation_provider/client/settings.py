@@ -6,14 +6,13 @@ Airflow reads the form in each of its processes, so this imports nothing that is
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
 from configparser import RawConfigParser
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from workflow_automation_provider.client.checks import (
@@ -28,6 +27,9 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 
 CALLBACK_EXAMPLE = "https://airflow.example"
 """Where a service could reach Airflow."""
+
+DIRECT = "none"
+"""What a connection says in place of a proxy's URL, to use none."""
 
 _SECRET_HEADER_WORDS = (
     "auth",
@@ -44,68 +46,108 @@ _SECRET_HEADER_WORDS = (
 # How a value begins that is a secret whatever the name of its header.
 _CREDENTIALS = re.compile(r"\s*(bearer|basic)\s", re.IGNORECASE)
 
-_HEADER, _HEADER_VALUE = re.compile(r"[A-Za-z0-9_-]+"), re.compile(r"[ -~]*")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_HEADER_VALUE = re.compile(r"[ -~]*")
 
-# Set by the client itself: any other value would break the framing, change the meaning or expose the key.
+# Set by the client itself: any other value would break the framing, change the meaning or expose
+# the key.
 _RESERVED_HEADER = re.compile(
-    "accept-encoding|connection|content-(length|type)|expect|host|te|trailer|transfer-encoding|upgrade|x-api-key",
+    "accept-encoding|connection|content-(length|type)|expect|host|te|trailer|transfer-encoding"
+    "|upgrade|x-api-key",
     re.IGNORECASE,
 )
 
 
-# What a field may hold. Each returns the value that is meant, given what is written and the extras that were read before. It
-# raises ValueError with what is expected, or InvalidRequestError with the reason.
+# Kinds of values ----------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """
+    What an extra may hold.
+
+    :param json_type: as the docs name it; the form and a URI can only hold an object or an array as
+        text
+    :param expected: what errors say that it should be
+    :param read: returns the value that is meant, given what is written and the extras that were
+        read before. It raises ValueError or OverflowError if the value is of another kind,
+        InvalidRequestError with the reason if it is wrong in another way
+    """
+
+    json_type: str
+    expected: str
+    read: Callable[[Any, Mapping[str, Any]], Any]
 
 
 def _text(value: Any, _: Mapping[str, Any]) -> str:
     # No float, which may have lost digits.
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError("text")
+        raise ValueError
     return str(value).strip()
 
 
 def _boolean(value: Any, _: Mapping[str, Any]) -> bool:
-    try:
-        return RawConfigParser.BOOLEAN_STATES[str(value).strip().lower()]
-    except KeyError:
-        raise ValueError("true or false") from None
+    state = RawConfigParser.BOOLEAN_STATES.get(str(value).strip().lower())
+    if state is None:
+        raise ValueError
+    return state
 
 
 def _seconds(value: Any, _: Mapping[str, Any]) -> float:
-    with contextlib.suppress(TypeError, ValueError, OverflowError):
-        seconds = value if isinstance(value, bool) else float(value)
-        check_seconds("timeout", seconds)
-        return seconds
-    raise ValueError(f"seconds, more than 0 and at most {MAX_TIMEOUT} (a week)")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError
+    seconds = float(value)
+    check_seconds("timeout", seconds)
+    return seconds
 
 
 def _date(value: Any, _: Mapping[str, Any]) -> date:
-    with contextlib.suppress(AttributeError, ValueError):
-        return date.fromisoformat(value.strip())
-    raise ValueError("a date such as 2027-01-31")
+    if not isinstance(value, str):
+        raise ValueError
+    return date.fromisoformat(value.strip())
 
 
-def _certificate(value: Any, read: Mapping[str, Any]) -> str | tuple[str, str]:
-    with contextlib.suppress(ValueError):
-        if not isinstance(value, list):
-            return _text(value, read)
-        certificate, key = value
-        return _text(certificate, read), _text(key, read)
-    raise ValueError("a path, or an array of two")
+def _file_format(value: Any, _: Mapping[str, Any]) -> FileFormat:
+    return check_file_format(value)
+
+
+def _client_certificate(value: Any, read: Mapping[str, Any]) -> str | tuple[str, str]:
+    if not isinstance(value, list):
+        return _text(value, read)
+    certificate, key = value
+    return _text(certificate, read), _text(key, read)
+
+
+def _proxy(value: Any, read: Mapping[str, Any]) -> str:
+    return proxy_url(_text(value, read))
+
+
+def proxy_url(text: str) -> str:
+    """
+    Return the URL of a proxy.
+
+    :param text: the URL, to which ``http://`` may be missing, or :data:`DIRECT`
+    """
+    text = text.strip()
+    if text.lower() == DIRECT:
+        return DIRECT
+    if "://" in text:
+        return text
+    return f"http://{text}"
 
 
 def _headers(value: Any, read: Mapping[str, Any]) -> dict[str, str]:
-    try:
-        headers = {name.strip(): _text(text, read) for name, text in value.items()}
-        if not all(
-            _HEADER.fullmatch(name) and _HEADER_VALUE.fullmatch(text)
-            for name, text in headers.items()
-        ):
+    if not isinstance(value, dict):
+        raise ValueError
+
+    headers = {}
+    for written, content in value.items():
+        name = written.strip()
+        text = _text(content, read)
+        if not (_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(text)):
             raise ValueError
-    except (AttributeError, ValueError):
-        raise ValueError("an object of header names and values, in printable ASCII,") from None
-    if reserved := [name for name in headers if _RESERVED_HEADER.fullmatch(name)]:
-        raise InvalidRequestError(f"{reserved[0]} is set by the provider: leave it out")
+        if _RESERVED_HEADER.fullmatch(name):
+            raise InvalidRequestError(f"{name} is set by the provider: leave it out")
+        headers[name] = text
     return headers
 
 
@@ -123,19 +165,47 @@ def _callback_base_url(value: Any, read: Mapping[str, Any]) -> str:
 def _statuses(value: Any, _: Mapping[str, Any]) -> frozenset[int]:
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",")]
-    texts = [*map(str, value if isinstance(value, list) else [value])]
+    elif not isinstance(value, list):
+        value = [value]
+
+    texts = [str(status) for status in value]
     if not all(re.fullmatch("[45][0-9]{2}", text) for text in texts):
-        raise ValueError("statuses from 400 to 599")
+        raise ValueError
     return frozenset(map(int, texts))
 
 
-# The table ----------------------------------------------------------------------------------------------------
+_TEXT = Kind("string", "text", _text)
+_BOOLEAN = Kind("boolean", "true or false", _boolean)
+# requests and httpx take a path in "verify".
+_VERIFY = Kind("boolean", "true or false (a path of certificates goes into 'ca_bundle')", _boolean)
+_SECONDS = Kind("number", f"seconds, more than 0 and at most {MAX_TIMEOUT} (a week)", _seconds)
+_DATE = Kind("date", "a date such as 2027-01-31", _date)
+_FILE_FORMAT = Kind("object or string", "an object or a word", _file_format)
+_CLIENT_CERT = Kind("string or array", "a path, or an array of two", _client_certificate)
+_PROXY = Kind("string", "text", _proxy)
+_HEADERS = Kind("object", "an object of header names and printable ASCII values", _headers)
+_URL = Kind("string", "text", _callback_base_url)
+_STATUSES = Kind("string or array", "statuses from 400 to 599", _statuses)
 
 
-def _field(
+# The table ----------------------------------------------------------------------------------------
+
+
+class Extra(NamedTuple):
+    """
+    An extra of the connection.
+
+    :param kind: what it may hold
+    :param form: what the form says of it
+    """
+
+    kind: Kind
+    form: dict[str, Any]
+
+
+def _extra(
     label: str,
-    kind: str,
-    check: Callable[[Any, Mapping[str, Any]], Any],
+    kind: Kind,
     description: str,
     *examples: str,
     default: Any = None,
@@ -144,116 +214,112 @@ def _field(
     """
     Declare an extra.
 
-    :param kind: its JSON type, as the docs name it; the form and a URI can only hold an object or an array as text
+    :param default: its value where the connection has none, or what makes one
+    :param secret: whether to leave it out of reprs
     """
-    schema: dict[str, Any] = {"type": [kind if kind in ("number", "boolean") else "string", "null"]}
-    if kind == "number":
+    is_text = kind.json_type not in ("number", "boolean")
+    schema: dict[str, Any] = {"type": ["string" if is_text else kind.json_type, "null"]}
+    if kind.json_type == "number":
         schema["exclusiveMinimum"] = 0
-    if kind == "boolean":
+    if kind.json_type == "boolean":
         schema["default"] = default
-    if kind == "date":
+    if kind.json_type == "date":
         schema["format"] = "date"
     if examples:
-        schema["examples"] = [*examples]
+        schema["examples"] = list(examples)
+
     form = {"label": label, "schema": schema, "description": description}
-    how = "default_factory" if callable(default) else "default"
-    known = {"kind": kind, "check": check, "form": form}
-    return dataclasses.field(**{how: default}, repr=not secret, metadata=known)
+    metadata = {"extra": Extra(kind, form)}
+    if callable(default):
+        return dataclasses.field(default_factory=default, repr=not secret, metadata=metadata)
+    return dataclasses.field(default=default, repr=not secret, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """The extras of a connection."""
 
-    flow_id: str | None = _field(
+    flow_id: str | None = _extra(
         "Flow ID",
-        "string",
-        _text,
+        _TEXT,
         "The workflow that the API key belongs to, so that uploads need not repeat it.",
     )
-    timeout: float = _field(
+    timeout: float = _extra(
         "Timeout (seconds)",
-        "number",
-        _seconds,
+        _SECONDS,
         "How long connecting, each send, and the whole response may take. Default: 60.",
         default=60.0,
     )
-    key_expires_on: date | None = _field(  # noqa: RUF009
+    key_expires_on: date | None = _extra(  # noqa: RUF009
         "Key expires on",
-        "date",
-        _date,
-        "The expiry date of the API key: tasks log a warning from 14 days before, and fail after it.",
+        _DATE,
+        "The expiry date of the API key: tasks log a warning from 14 days before, and fail after "
+        "it.",
     )
-    file_format: FileFormat = _field(  # noqa: RUF009
+    file_format: FileFormat = _extra(  # noqa: RUF009
         "File format",
-        "object or string",
-        lambda value, _: check_file_format(value),
-        "How an uploaded file is written: a JSON object that maps field names to name, base64, data_url, "
-        "content_type or size; or one of these values alone.",
+        _FILE_FORMAT,
+        "How an uploaded file is written: a JSON object that maps field names to name, base64, "
+        "data_url, content_type or size; or one of these values alone.",
         '{"name": "name", "content_type": "content_type", "content": "base64"}',
         "base64",
         "data_url",
         default=lambda: DEFAULT_FILE_FORMAT,
     )
-    verify: bool = _field(
+    verify: bool = _extra(
         "Verify the certificate",
-        "boolean",
-        _boolean,
+        _VERIFY,
         "Verify the service's TLS certificate.",
         default=True,
     )
-    ca_bundle: str | None = _field(
+    ca_bundle: str | None = _extra(
         "CA bundle",
-        "string",
-        _text,
-        "File or directory of PEM certificates to trust instead of the default ones.",
+        _TEXT,
+        "File or directory of PEM certificates to trust. Default: those of the environment, such "
+        "as SSL_CERT_FILE and REQUESTS_CA_BUNDLE, else the usual ones.",
         "/etc/ssl/certs/internal-ca.pem",
     )
-    client_cert: str | tuple[str, str] | None = _field(
+    client_cert: str | tuple[str, str] | None = _extra(
         "Client certificate",
-        "string or array",
-        _certificate,
+        _CLIENT_CERT,
         'PEM file with certificate and key, or a JSON array of two files: ["cert.pem", "key.pem"].',
         '["/etc/ssl/client.pem", "/etc/ssl/client.key"]',
     )
-    proxy: str | None = _field(
+    proxy: str | None = _extra(
         "Proxy",
-        "string",
-        _text,
-        "URL of a proxy. Default: the proxies from the environment.",
+        _PROXY,
+        "URL of a proxy, or none for a direct connection. Default: the environment's proxies.",
         "http://proxy.example:3128",
+        DIRECT,
         secret=True,
     )
-    headers: dict[str, str] = _field(  # noqa: RUF009
+    headers: dict[str, str] = _extra(  # noqa: RUF009
         "Extra headers",
-        "object",
-        _headers,
+        _HEADERS,
         "JSON object of header names and values to send with every request.",
         '{"X-Team": "data"}',
         secret=True,
         default=dict,
     )
-    allow_http: bool = _field(
+    allow_http: bool = _extra(
         "Allow plain http",
-        "boolean",
-        _boolean,
-        "Allow base URLs without TLS: the API key or a callback's token can then be read in transit.",
+        _BOOLEAN,
+        "Allow base URLs without TLS: the API key or a callback's token can then be read in "
+        "transit.",
         default=False,
     )
-    callback_base_url: str | None = _field(
+    callback_base_url: str | None = _extra(
         "Callback base URL",
-        "string",
-        _callback_base_url,
-        "URL of Airflow's API server as the service reaches it, for tasks that wait for the end of a run. "
-        "Default: Airflow's option [api] base_url.",
+        _URL,
+        "URL of Airflow's API server as the service reaches it, for tasks that wait for the end of "
+        "a run. Default: Airflow's option [api] base_url.",
         CALLBACK_EXAMPLE,
     )
-    busy_statuses: frozenset[int] = _field(
+    busy_statuses: frozenset[int] = _extra(
         "Busy statuses",
-        "string or array",
-        _statuses,
-        "Statuses, besides 425 and 429, with which this service rejects a request before it has done anything. "
-        "If that is not so, a retry starts a second run.",
+        _STATUSES,
+        "Statuses, besides 425 and 429, with which this service rejects a request before it has "
+        "done anything. If that is not so, a retry starts a second run.",
         "423",
         "423,520",
         default=frozenset(),
@@ -263,10 +329,13 @@ class Settings:
         """Return the values of headers that suggest a secret, and the password of the proxy's URL."""
         secrets = [value for name, value in self.headers.items() if _is_secret(name, value)]
         try:
-            password = urlsplit(self.proxy or "").password or ""
+            password = urlsplit(self.proxy or "").password
         except ValueError:
             return secrets
-        return [*secrets, *sorted({password, unquote(password)} - {""})]
+
+        if password:
+            secrets += sorted({password, unquote(password)})
+        return secrets
 
     @classmethod
     def read(cls, extra: str | None) -> Settings:
@@ -276,30 +345,23 @@ class Settings:
         :param extra: JSON text; a field that is null or empty counts as not set
         :raises InvalidRequestError: if a field is invalid or unknown, naming each
         """
-        try:
-            written = json.loads(extra) if extra else {}
-        except ValueError as error:
-            raise InvalidRequestError(f"The connection's extra is not JSON ({error}).") from None
-        if not isinstance(written, dict):
-            raise InvalidRequestError(
-                f"The connection's extra is {kind_of(written)}: expected a JSON object."
-            )
+        written = _parsed(extra)
         values: dict[str, Any] = {}
         problems = []
-        # In the order of the table: a check may need what an earlier one returned.
+        # In the order of the table: a value may depend on one that was read before.
         for name in dict.fromkeys((*FIELDS, *written)):
             value = written.get(name)
             if value is None or (isinstance(value, str) and not value.strip()):
                 continue
             try:
-                values[name] = _checked(name, value, values)
+                values[name] = _value(name, value, values)
             except InvalidRequestError as error:
                 problems.append(error.message)
+
         if problems:
             text = "; ".join(problems)
-            raise InvalidRequestError(
-                f"The connection is not valid: {text}{'' if text[-1] in '.?' else '.'}"
-            )
+            end = "" if text.endswith((".", "?")) else "."
+            raise InvalidRequestError(f"The connection is not valid: {text}{end}")
         return cls(**values)
 
 
@@ -308,47 +370,115 @@ def _is_secret(name: str, value: str) -> bool:
     return has_secret_name or _CREDENTIALS.match(value) is not None
 
 
-FIELDS: dict[str, Mapping[str, Any]] = {
-    field.name: field.metadata for field in dataclasses.fields(Settings)
+FIELDS: dict[str, Extra] = {
+    field.name: field.metadata["extra"] for field in dataclasses.fields(Settings)
 }
-"""The table: the ``kind`` of each extra, its ``check``, and what the ``form`` says."""
+"""The table."""
 
 
-def _checked(name: str, value: object, read: Mapping[str, Any]) -> Any:
-    if name not in FIELDS:
-        # Not at the top: only a typo needs it.
-        import difflib
-
-        near = difflib.get_close_matches(name, FIELDS, n=1)
-        fix = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(FIELDS)}"
-        raise InvalidRequestError(f"extra {name!r} is not supported; {fix}")
-    field = FIELDS[name]
-    is_document = "object" in field["kind"] or "array" in field["kind"]
+def _parsed(extra: str | None) -> dict[str, Any]:
+    if not extra:
+        return {}
     try:
-        # The form and a URI can only store it as text.
-        if is_document and isinstance(value, str) and value.strip()[:1] in ("{", "["):
-            value = json.loads(value)
-        return field["check"](value, read)
-    except json.JSONDecodeError as error:
-        raise InvalidRequestError(f"extra {name!r} starts like JSON but is not: {error}") from None
+        written = json.loads(extra)
+    except ValueError as error:
+        raise InvalidRequestError(f"The connection's extra is not JSON ({error}).") from None
+    if not isinstance(written, dict):
+        raise InvalidRequestError(
+            f"The connection's extra is {kind_of(written)}: expected a JSON object."
+        )
+    return written
+
+
+# What other programs and libraries call a field, without its underscores.
+_FOREIGN_NAMES = {
+    "flow_id": "flow workflow workflowid",
+    "timeout": "timeouts requesttimeout readtimeout connecttimeout timeoutseconds",
+    "key_expires_on": "expires expireson expirydate expirationdate",
+    "verify": "ssl verifyssl sslverify tlsverify verifycertificate checkcertificate insecure",
+    "ca_bundle": "ca cacert cacerts cafile capath sslca sslcacert truststore "
+    "sslcertfile sslcertdir requestscabundle curlcabundle",
+    "client_cert": "cert certfile certificate clientcertificate clientkey sslcert sslkey keyfile",
+    "proxy": "proxies httpproxy httpsproxy proxyurl",
+    "headers": "header httpheaders extraheaders customheaders authorization",
+    "callback_base_url": "callback callbackurl",
+    "busy_statuses": "statuses retrystatuses statusforcelist",
+    "the API key field (password)": "apikey xapikey key token apitoken password secret",
+    "the base URL field (host)": "baseurl url host endpoint server",
+}
+
+_FIELD_OF: dict[str, str] = {
+    foreign: field for field, names in _FOREIGN_NAMES.items() for foreign in names.split()
+}
+
+
+def _unknown_extra(name: str) -> InvalidRequestError:
+    """Return the error for an extra that does not exist, which names the field that is meant."""
+    # Not at the top: only a typo needs it.
+    import difflib
+
+    # Airflow 2 stored an extra of the form as extra__TYPE__NAME.
+    plain = re.sub("[^a-z0-9]", "", name.lower().rpartition("__")[2])
+    plain_fields = {field.replace("_", ""): field for field in FIELDS}
+    meant = plain_fields.get(plain) or _FIELD_OF.get(plain)
+    if meant is None:
+        near = difflib.get_close_matches(plain, plain_fields, n=1)
+        meant = plain_fields[near[0]] if near else None
+
+    if meant is None:
+        fix = f"expected one of {', '.join(FIELDS)}"
+    elif meant in FIELDS:
+        fix = f"did you mean {meant!r}?"
+    else:
+        fix = f"its value belongs in {meant}"
+    return InvalidRequestError(f"extra {name!r} is not supported; {fix}")
+
+
+def _value(name: str, written: object, read: Mapping[str, Any]) -> Any:
+    """
+    Return the value of an extra.
+
+    :param read: the extras that were read before
+    :raises InvalidRequestError: if it cannot be used, without showing it: it may be a secret in the
+        wrong field
+    """
+    if name not in FIELDS:
+        raise _unknown_extra(name)
+
+    kind, form = FIELDS[name]
+    is_document = "object" in kind.json_type or "array" in kind.json_type
+    # The form and a URI can only store it as text.
+    if is_document and isinstance(written, str) and written.strip().startswith(("{", "[")):
+        try:
+            written = json.loads(written)
+        except ValueError as error:
+            raise InvalidRequestError(
+                f"extra {name!r} starts like JSON but is not: {error}"
+            ) from None
+
+    try:
+        return kind.read(written, read)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"extra {name!r}: {error.message}") from None
-    except ValueError as error:
-        # Without the value, which may be a secret in the wrong field.
-        examples = field["form"]["schema"].get("examples")
+    except (ValueError, OverflowError):
+        examples = form["schema"].get("examples")
         such = f" such as {examples[0]}" if examples else ""
         raise InvalidRequestError(
-            f"extra {name!r} is {kind_of(value)} that cannot be used; expected {error}{such}"
+            f"extra {name!r} is {kind_of(written)} that cannot be used; "
+            f"expected {kind.expected}{such}"
         ) from None
 
 
-# The form ---------------------------------------------------------------------------------------------------
+# The form -----------------------------------------------------------------------------------------
 
 
-CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
-    name: field["form"] for name, field in FIELDS.items()
-}
-"""The form's extras. Airflow 3.2+ renders them without importing the hook, and suggests the ``examples`` while the user types."""
+CONNECTION_FIELDS: dict[str, dict[str, Any]] = {name: extra.form for name, extra in FIELDS.items()}
+"""
+The form's extras.
+
+Airflow 3.2+ renders them without importing the hook, and suggests the ``examples`` while the user
+types.
+"""
 
 FIELD_BEHAVIOUR: dict[str, Any] = {
     "hidden-fields": ["schema", "login", "port", "extra"],

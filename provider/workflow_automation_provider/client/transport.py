@@ -1,19 +1,24 @@
 """
 Send each request once, within its deadlines, and know whether its last byte was handed over.
 
-httpx limits the time of each *read*, so a response that trickles in never times out, and it does not tell how much was sent.
-So each read is given what is left of the time, and the body is handed over in pieces, each sent before the next is asked for.
+httpx limits the time of each *read*, so a response that trickles in never times out, and it does
+not tell how much was sent. So each read is given what is left of the time, and the body is handed
+over in pieces, each sent before the next is asked for.
 
-Each request has its own connection, unless connections are kept for many requests that follow each other closely: with
-TLS to a distant service, each new connection costs two round trips or more. A server may close an idle connection just when a
-request is sent on it; then its outcome is *unknown*, like that of any other request without a response, and it is not sent
-again. To make that rare, a connection is used again only if
+Each request has its own connection, unless connections are kept for many requests that follow each
+other closely: with TLS to a distant service, each new connection costs two round trips or more. A
+server may close an idle connection just when a request is sent on it; then its outcome is
+*unknown*, like that of any other request without a response, and it is not sent again. To make that
+rare, a connection is used again only if
 
 - it was idle for less than a second: servers hang up after several;
 - nothing arrived while it was idle, neither a close notification nor unsolicited bytes;
 - its response was read to its end, and announced no ``Connection: close``;
-- its response named a new run. One that was sent twice could be taken for that of the next request: with the ``run_id`` of
-  a run that is known, the outcome is *unknown*, but nothing tells whether another response, such as a rejection, was repeated.
+- its response named a new run. One that was sent twice could be taken for that of the next request:
+  with the ``run_id`` of a run that is known, the outcome is *unknown*, but nothing tells whether
+  another response, such as a rejection, was repeated;
+- no connection of the client that was used again has ended without a response: some servers close
+  each connection after its response, and do not announce it.
 """
 
 from __future__ import annotations
@@ -24,24 +29,24 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
+from typing import Any, cast
 
 import httpcore
 import httpx
 
-from workflow_automation_provider.client.protocol import Response, is_loopback
-from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.client.network import (
+    Proxy,
+    is_refusal_of_client,
+    unusable_proxy,
+)
+from workflow_automation_provider.client.protocol import Response
 
-if TYPE_CHECKING:
-    from workflow_automation_provider.client.settings import Settings
-
-# In bytes. A stop takes effect between two pieces: smaller ones cost system calls, larger ones delay the stop.
+# In bytes. A stop takes effect between two pieces: smaller ones cost system calls, larger ones
+# delay the stop.
 _PIECE = 256 * 1024
 
-# Seconds to wait for a response after the request was aborted: only one that has already arrived counts.
+# Seconds to wait for a response after the request was aborted: only one that has already arrived
+# counts.
 _EARLY_RESPONSE = 1.0
 
 # Seconds. The shortest time after which common servers and gateways hang up is 2 (gunicorn).
@@ -53,8 +58,9 @@ RESPONSE_LIMIT = 1024 * 1024
 # In bytes: longer than the status lines of a response and of those that announce it.
 _HEAD = 4096
 
-# At DEBUG level, httpcore logs the headers of responses, and errors that quote them. A service may have put the key into one, and
-# some of Airflow's executors print logs unmasked. A filter on a parent does not apply to its children, so each is listed.
+# At DEBUG level, httpcore logs the headers of responses, and errors that quote them. A service may
+# have put the key into one, and some of Airflow's executors print logs unmasked. A filter on a
+# parent does not apply to its children, so each is listed.
 _WIRE_LOGGERS = [
     logging.getLogger(f"httpcore.{part}") for part in ("connection", "http11", "proxy", "socks")
 ]
@@ -73,12 +79,14 @@ class SendProgress:
     """
     The progress of one request and its response.
 
-    A request counts as sent once its last byte was handed to the operating system: a server that received fewer
-    bytes than ``Content-Length`` announces has no complete JSON document to act on.
+    A request counts as sent once its last byte was handed to the operating system: a server that
+    received fewer bytes than ``Content-Length`` announces has no complete JSON document to act on.
 
-    :param seconds: time for connecting (proxy and TLS included), for each send, and for the whole response
+    :param seconds: time for connecting (proxy and TLS included), for each send, and for the whole
+        response
     :param stopped: returns whether nothing more may be sent
-    :param before_last_byte: called before the last byte of the request is handed to the operating system
+    :param before_last_byte: called before the last byte of the request is handed to the operating
+        system
     """
 
     def __init__(
@@ -93,7 +101,7 @@ class SendProgress:
         self.whole = False
         """Whether the last byte of the request may have been sent."""
         self.has_read = False
-        """Whether anything was read since the request was sent: from then on, the deadline is the response's."""
+        """Whether anything was read since the request was sent: the deadline is the response's."""
         self.head = b""
         """The beginning of the response: its status, where the rest of it is not valid HTTP."""
         self.may_keep = False
@@ -113,7 +121,7 @@ class SendProgress:
 
     def time_left(self) -> float:
         """
-        Return the seconds until the deadline, first that of connecting and then that of the response.
+        Return the seconds until the deadline: that of connecting, then that of the response.
 
         :raises httpcore.TimeoutException: if it has passed
         """
@@ -126,7 +134,13 @@ class SendProgress:
         """Start the deadline of the whole response, at the first read after the request."""
         if self.begun and not self.has_read:
             seconds = self.seconds if self.whole else min(self.seconds, _EARLY_RESPONSE)
-            self.has_read, self._deadline = True, time.monotonic() + seconds
+            self.has_read = True
+            self._deadline = time.monotonic() + seconds
+
+    def take_back(self) -> None:
+        """Note that the service took nothing of the request, because TLS had not begun for it."""
+        self.begun = False
+        self.whole = False
 
     def note_response(self, data: bytes) -> None:
         """Keep the beginning of the response."""
@@ -137,7 +151,8 @@ class SendProgress:
         """
         Yield the body of the request in pieces of one size, each to be sent before the next.
 
-        The last byte comes by itself: whatever ends its write, also an error of a signal handler, it may have been sent.
+        The last byte comes by itself: whatever ends its write, also an error of a signal handler,
+        it may have been sent.
 
         :raises StoppedError: if the client was stopped before the last byte
         """
@@ -149,8 +164,10 @@ class SendProgress:
                 self.check_stop()
                 yield bytes(waiting[:_PIECE])
                 del waiting[:_PIECE]
+
         self.check_stop()
         yield bytes(waiting[:-1])
+
         self.check_stop()
         if self._before_last_byte:
             self._before_last_byte()
@@ -162,26 +179,29 @@ class Transport(httpx.BaseTransport):
     """
     Send each request on a connection of its own, unless connections are kept open between requests.
 
-    A request has the connection that it is sent on as its extension ``connection``. Raises httpcore's exceptions, not
-    httpx's.
+    A request has the connection that it is sent on as its extension ``connection``. Raises
+    httpcore's exceptions, not httpx's.
 
-    :raises Exception: of httpx and others, if the proxy's URL is not valid, or needs a package that is not installed
+    :raises InvalidRequestError: if the proxy's URL is not valid, or needs a package that is not
+        installed
     """
 
-    def __init__(self, tls: ssl.SSLContext, proxy: str | None) -> None:
+    def __init__(self, tls: ssl.SSLContext, proxy: Proxy | None) -> None:
         self._tls = tls
-        urlsplit(proxy or "")  # stricter than httpx, which takes some invalid URLs for host names
-        self._proxy = httpx.Proxy(proxy) if proxy else None
-        # Threads share it: append() and pop() of a list are atomic. They share no pool, for a pool looks at its idle connections
-        # while other threads begin to use them, and may close one whose response is about to arrive.
+        # Threads share it: append() and pop() of a list are atomic. They share no pool, for a pool
+        # looks at its idle connections while other threads begin to use them, and may close one
+        # whose response is about to arrive.
         self._idle: list[_Connection] | None = None
-        _Connection(tls, self._proxy)  # raises now, not at the first request
+        # Whether a connection that was used again has ended without a response.
+        self._has_lost_one = False
+        self._proxy = _usable(proxy, tls) if proxy else None
         for logger in _WIRE_LOGGERS:
             logger.addFilter(_is_of_others)  # adding it again has no effect
 
     def keep_alive(self) -> None:
         """Keep connections open from now on, for requests from any thread."""
-        self._idle = []
+        if not self._has_lost_one:
+            self._idle = []
 
     def close(self) -> None:
         """Close the idle connections, and keep none from now on."""
@@ -192,46 +212,46 @@ class Transport(httpx.BaseTransport):
     @contextlib.contextmanager
     def connection(self, progress: SendProgress) -> Iterator[_Connection]:
         """Lend a connection for one request: an idle one, or a new one."""
-        try:
-            connection = (self._idle or []).pop()
-        except IndexError:  # there is none, or another thread took it
-            connection = _Connection(self._tls, self._proxy)
+        connection = self._take()
         connection.progress = progress
         outer = _in_request.set(True)  # a file that is sent may be read by a request
         try:
             yield connection
         finally:
             _in_request.reset(outer)
-            # httpcore has closed what must not be used again, and opens another connection in its place. It also does so if
-            # something arrived while the connection was idle.
-            idle = self._idle
-            if idle is None or not progress.may_keep:
-                connection.close()
-            else:
-                idle.append(connection)
+            self._give_back(connection)
+
+    def _take(self) -> _Connection:
+        try:
+            return (self._idle or []).pop()
+        except IndexError:  # there is none, or another thread took it
+            return _Connection(self._tls, self._proxy)
+
+    def _give_back(self, connection: _Connection) -> None:
+        # httpcore has closed what must not be used again, and opens another connection in its
+        # place. It also does so if something arrived while the connection was idle.
+        idle = self._idle
+        if idle is None or not connection.progress.may_keep:
+            connection.close()
+        else:
+            connection.has_responded = True
+            idle.append(connection)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """
         Send a request and read the response, up to a limit.
 
-        :return: its status, and all of it as the extension ``response``: httpx itself would follow, decode or reject what some
-            headers say, and the status would be lost
-        :raises httpcore.RemoteProtocolError: if the response had arrived before the request was sent: it
-            belongs to another one
+        :return: its status, and all of it as the extension ``response``: httpx itself would follow,
+            decode or reject what some headers say, and the status would be lost
+        :raises httpcore.RemoteProtocolError: if the response had arrived before the request was
+            sent: it belongs to another one
         """
         connection: _Connection = request.extensions["connection"]
         progress = connection.progress
-        response = connection.pool.handle_request(
-            httpcore.Request(
-                request.method,
-                _core_url(request.url),
-                headers=request.headers.raw,
-                content=progress.pieces(cast("httpx.SyncByteStream", request.stream)),
-                extensions=request.extensions,
-            )
-        )
+        response = self._send(connection, request)
         if not progress.has_read:
             raise httpcore.RemoteProtocolError("the response arrived before the request was sent")
+
         body = bytearray()
         error: Exception | None = None
         try:
@@ -242,40 +262,63 @@ class Transport(httpx.BaseTransport):
             response.close()
         except Exception as failure:
             error = failure
-        headers, early = httpx.Headers(response.headers), not progress.whole
-        found = Response(response.status, headers, bytes(body), error, early=early)
+
+        headers = httpx.Headers(response.headers)
+        is_early = not progress.whole
+        found = Response(response.status, headers, bytes(body), error, early=is_early)
         return httpx.Response(response.status, extensions={"response": found})
 
+    def _send(self, connection: _Connection, request: httpx.Request) -> httpcore.Response:
+        """Send a request, and return its response, of which the body is still to be read."""
+        content = connection.progress.pieces(cast("httpx.SyncByteStream", request.stream))
+        sent = httpcore.Request(
+            request.method,
+            _core_url(request.url),
+            headers=request.headers.raw,
+            content=content,
+            extensions=request.extensions,
+        )
+        try:
+            return connection.pool.handle_request(sent)
+        except (httpcore.NetworkError, httpcore.RemoteProtocolError):
+            if connection.has_responded:
+                self._has_lost_one = True
+                self.close()
+            raise
 
-class _Connection(httpcore.NetworkBackend, httpcore.NetworkStream):
-    """A pool of one connection at most, for one request at a time, and the network below it."""
+
+class _Connection(httpcore.NetworkBackend):
+    """A pool of one connection at most, for one request at a time, which it opens itself."""
 
     progress: SendProgress
     """The progress of the request that uses the connection at present."""
 
     def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
-        self._stream = httpcore.NetworkStream()  # until it is connected
-        self.pool: httpcore.ConnectionPool
-        options: dict[str, Any] = {
-            "ssl_context": tls,
-            "keepalive_expiry": _MAX_IDLE,
-            "network_backend": self,
-        }
-        if proxy is None:
-            self.pool = httpcore.ConnectionPool(**options)
-            return
-        options |= {"proxy_url": _core_url(proxy.url), "proxy_auth": proxy.raw_auth}
-        if proxy.url.scheme.startswith("socks"):
-            self.pool = httpcore.SOCKSProxy(**options)
-        else:
-            over_tls = tls if proxy.url.scheme == "https" else None
-            self.pool = httpcore.HTTPProxy(**options, proxy_ssl_context=over_tls)
+        self.pool = _pool(self, tls, proxy)
+        self.has_responded = False
+        """Whether the connection, as it is open at present, has responded to an earlier request."""
+        self._stream: _Stream | None = None
 
     def connect_tcp(self, *where: Any, **options: Any) -> httpcore.NetworkStream:
         self.progress.check_stop()
+        self.has_responded = False
         options["timeout"] = self.progress.time_left()
-        self._stream = httpcore.SyncBackend().connect_tcp(*where, **options)
-        return self
+        self._stream = _Stream(self, httpcore.SyncBackend().connect_tcp(*where, **options))
+        return self._stream
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+
+class _Stream(httpcore.NetworkStream):
+    """What is sent and read on a connection, within the deadline of its request."""
+
+    def __init__(self, connection: _Connection, stream: httpcore.NetworkStream) -> None:
+        self._connection = connection
+        self._stream = stream
+        # Whether anything was read since the connection, or TLS on it, was opened.
+        self._has_read = False
 
     def start_tls(
         self,
@@ -283,26 +326,39 @@ class _Connection(httpcore.NetworkBackend, httpcore.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore.NetworkStream:
-        self.progress.check_stop()
-        self._stream = self._stream.start_tls(
-            ssl_context, server_hostname, self.progress.time_left()
-        )
+        progress = self._connection.progress
+        progress.check_stop()
+        self._stream = self._stream.start_tls(ssl_context, server_hostname, progress.time_left())
+        self._has_read = False
         return self
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        self.progress.start_response()
-        data = self._stream.read(max_bytes, self.progress.time_left())
-        self.progress.note_response(data)
-        return data
+        progress = self._connection.progress
+        progress.start_response()
+        try:
+            read = self._stream.read(max_bytes, progress.time_left())
+        except httpcore.ReadError as error:
+            # With TLS 1.3, a server looks at the client's certificate when the request may be on
+            # its way already.
+            if not self._has_read and is_refusal_of_client(error):
+                progress.take_back()
+            raise
+
+        self._has_read = True
+        progress.note_response(read)
+        return read
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        progress = self.progress
+        progress = self._connection.progress
         if not progress.begun:
             progress.check_stop()
+
+        seconds = progress.seconds if progress.begun else progress.time_left()
         try:
-            self._stream.write(buffer, progress.seconds if progress.begun else progress.time_left())
+            self._stream.write(buffer, seconds)
         except httpcore.WriteTimeout as error:
-            # After a WriteError, httpcore still reads the response that a server may have sent early.
+            # After a WriteError, httpcore still reads the response that a server may have sent
+            # early.
             raise httpcore.WriteError from error
 
     def close(self) -> None:
@@ -313,63 +369,35 @@ class _Connection(httpcore.NetworkBackend, httpcore.NetworkStream):
         return self._stream.get_extra_info(info)
 
 
+def _usable(proxy: Proxy, tls: ssl.SSLContext) -> httpx.Proxy:
+    """Return a proxy after a trial: its faults show now, not at the first request."""
+    try:
+        usable = httpx.Proxy(proxy.url)
+        _Connection(tls, usable)
+    except (httpx.InvalidURL, ValueError, RuntimeError):
+        raise unusable_proxy(proxy) from None
+    return usable
+
+
+def _pool(
+    backend: httpcore.NetworkBackend, tls: ssl.SSLContext, proxy: httpx.Proxy | None
+) -> httpcore.ConnectionPool:
+    options: dict[str, Any] = {
+        "ssl_context": tls,
+        "keepalive_expiry": _MAX_IDLE,
+        "network_backend": backend,
+    }
+    if proxy is None:
+        return httpcore.ConnectionPool(**options)
+
+    options["proxy_url"] = _core_url(proxy.url)
+    options["proxy_auth"] = proxy.raw_auth
+    if proxy.url.scheme.startswith("socks"):
+        return httpcore.SOCKSProxy(**options)
+    return httpcore.HTTPProxy(**options)
+
+
 def _core_url(url: httpx.URL) -> httpcore.URL:
     return httpcore.URL(
         scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
     )
-
-
-# TLS and proxies -----------------------------------------------------------------------------------------
-
-
-def _why(error: Exception) -> str:
-    # The operating system's message never quotes the value, which may be a whole pasted key.
-    return getattr(error, "strerror", None) or type(error).__name__
-
-
-def tls_context(settings: Settings, base_url: str) -> ssl.SSLContext:
-    """
-    Make the TLS context. The default certificates are loaded only if the service or the proxy needs them.
-
-    :raises InvalidRequestError: if a file cannot be used, naming the argument and never quoting its value
-    """
-    ca_bundle, client_cert = settings.ca_bundle, settings.client_cert
-    if ca_bundle:
-        try:  # a whole pasted file is too long for a path
-            cafile, capath = (None, ca_bundle) if Path(ca_bundle).is_dir() else (ca_bundle, None)
-            context = ssl.create_default_context(cafile=cafile, capath=capath)
-        except (OSError, ValueError) as error:
-            raise InvalidRequestError(
-                f"ca_bundle cannot be read as PEM certificates ({_why(error)}): expected a file or directory of them."
-            ) from None
-    elif "https:" in f"{base_url} {settings.proxy}".lower():
-        context = httpx.create_ssl_context(trust_env=True)
-    else:
-        # Loading the default certificates takes longer than a request. An empty context, because httpcore
-        # would load them for None.
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if not settings.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if client_cert:
-        certificate, key = (client_cert, None) if isinstance(client_cert, str) else client_cert
-        try:
-            # Without the password callback, OpenSSL would prompt for one on the terminal.
-            context.load_cert_chain(certificate, key, password=lambda: "")
-        except (OSError, ValueError) as error:
-            raise InvalidRequestError(
-                f"client_cert cannot be read as a PEM certificate with its unencrypted key "
-                f"({_why(error)}): expected one file with both, or a pair of files."
-            ) from None
-    return context
-
-
-def environment_proxy(url: str) -> str | None:
-    """Return the environment's proxy for a URL, None if there is none; for this machine itself, there never is."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    proxies = getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy or is_loopback(host) or proxy_bypass(host) or proxy_bypass(parts.netloc):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"

@@ -40,8 +40,8 @@ class WorkflowAutomationHook(BaseHook):
     """
     Start runs of the workflow automation service and upload files for them.
 
-    It never sends a request twice; after a failure, the exception's ``accepted`` says whether the service acted on
-    the request.
+    It never sends a request twice; after a failure, the exception's ``accepted`` says whether the
+    service acted on the request.
 
     :param workflow_automation_conn_id: connection with the base URL and the API key
     """
@@ -89,16 +89,24 @@ class WorkflowAutomationHook(BaseHook):
         """
         if self._client is None:
             with self._locating():
-                url, key = _base_url(self.connection), self.connection.password
-                self._client = FlowClient(url, api_key=key, **vars(self.extra))
+                self._client = FlowClient(
+                    _base_url(self.connection),
+                    api_key=self.connection.password,
+                    **vars(self.extra),
+                )
         if self._stopped:
             self._client.stop()
         return self._client
 
     def stop(self) -> None:
-        """Stop sending, for good; safe in a signal handler. A request that was sent still waits for its response."""
+        """
+        Stop sending, for good; safe in a signal handler.
+
+        A request that was sent still waits for its response.
+        """
         self._stopped = True
-        if (client := self._client) is not None:
+        client = self._client
+        if client is not None:
             client.stop()
 
     def trigger_flow(
@@ -112,8 +120,8 @@ class WorkflowAutomationHook(BaseHook):
 
         Follows sections 4.1 and 4.2 of the interface.
 
-        :param inputs: input names, as the flow defines them, and JSON values; dates, decimals, UUIDs and
-            paths become text
+        :param inputs: input names, as the flow defines them, and JSON values; dates, decimals,
+            UUIDs and paths become text
         :param flow_id: the flow to start; None for the one that the API key identifies
         :return: the run, with ``run_id`` and ``run_link``
         :raises InvalidRequestError: if a value is invalid, naming it, before anything is sent
@@ -147,11 +155,12 @@ class WorkflowAutomationHook(BaseHook):
         Follows section 4.3 of the interface.
 
         :param run_id: the run that the files belong to
-        :param files: local paths and globs, URLs that Airflow's object storage reads, ``ObjectStoragePath``
-            objects, assets, and mappings that are sent unchanged
+        :param files: local paths and globs, URLs that Airflow's object storage reads,
+            ``ObjectStoragePath`` objects, assets, and mappings that are sent unchanged
         :param flow_id: the flow of the run, by default the connection's
         :return: the service's response
-        :raises InvalidRequestError: if a file or value is invalid, naming it, before anything is sent
+        :raises InvalidRequestError: if a file or value is invalid, naming it, before anything is
+            sent
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
         :raises WorkflowAutomationError: if the request did not succeed, see
             :mod:`workflow_automation_provider.exceptions`
@@ -175,7 +184,11 @@ class WorkflowAutomationHook(BaseHook):
         file_format: FileFormat | None = None,
         **limits: int | None,
     ) -> list[Request]:
-        """Build and check the requests of an upload, without the API key; ``limits`` as of :func:`~.files.upload_bodies`."""
+        """
+        Build and check the requests of an upload, without the API key.
+
+        :param limits: those of :func:`~.files.upload_bodies`
+        """
         flow_id = self.extra.flow_id if flow_id is None else flow_id
         if flow_id is None:
             raise InvalidRequestError(
@@ -198,12 +211,13 @@ class WorkflowAutomationHook(BaseHook):
             return False, _TAG.sub(r"(\1)", str(error))
         except Exception as error:
             return False, f"{type(error).__name__}: the connection cannot be read."
-        unchecked, no_key = "the path and the API key", ""
-        if not self.connection.password:
-            unchecked, no_key = (
-                "the path",
-                " There is no API key: only triggering with a flow_id will work.",
-            )
+
+        if self.connection.password:
+            unchecked = "the path and the API key"
+            no_key = ""
+        else:
+            unchecked = "the path"
+            no_key = " There is no API key: only triggering with a flow_id will work."
         return (
             True,
             f"Not checked, as it takes a run: {unchecked}. The host responds: {found}.{no_key}",
@@ -213,19 +227,26 @@ class WorkflowAutomationHook(BaseHook):
         self, error: WorkflowAutomationError, flow_id: object = None
     ) -> WorkflowAutomationError:
         """Return an error that names the connection and the flow, by default the connection's."""
-        flow: object = flow_id if error.flow_id is None else error.flow_id
-        if flow is None and not isinstance(
-            error, InvalidRequestError
-        ):  # else the extra may be what is wrong
-            with suppress(Exception):
-                flow = self.extra.flow_id
-        connection: Connection | None = self.__dict__.get("connection")
-        secret = (connection.password or "").strip() if connection else ""
-        shown = flow if isinstance(flow, str) and not (secret and secret in flow) else None
         conn_id = error.conn_id or self.workflow_automation_conn_id
         return error.with_facts(
-            conn_id=conn_id if isinstance(conn_id, str) else None, flow_id=shown
+            conn_id=conn_id if isinstance(conn_id, str) else None,
+            flow_id=self._flow_of(error, flow_id),
         )
+
+    def _flow_of(self, error: WorkflowAutomationError, flow_id: object) -> str | None:
+        """Return the flow that an error names: not one in which the API key was put by mistake."""
+        flow: object = flow_id if error.flow_id is None else error.flow_id
+        # Of an invalid request, the extra may be what is wrong.
+        if flow is None and not isinstance(error, InvalidRequestError):
+            with suppress(Exception):
+                flow = self.extra.flow_id
+
+        # Not looked up: an error may be that of the look-up.
+        connection: Connection | None = self.__dict__.get("connection")
+        key = (connection.password or "").strip() if connection else ""
+        if not isinstance(flow, str) or (key and key in flow):
+            return None
+        return flow
 
     @contextmanager
     def _locating(self, flow_id: str | None = None) -> Iterator[None]:
@@ -243,16 +264,25 @@ class WorkflowAutomationHook(BaseHook):
         if today > expires_on:
             raise InvalidRequestError(
                 f"The API key expired on {expires_on} (the connection's key_expires_on).",
-                next_step="Create a new key in the workflow's trigger section, and set it and its date in the connection.",
+                next_step="Create a new key in the workflow's trigger section, and set it and its "
+                "date in the connection.",
             )
         if today >= expires_on - _WARN_BEFORE_EXPIRY:
-            what = "The API key of connection %r expires on %s: create a new one before then."
-            self.log.warning(what, self.workflow_automation_conn_id, expires_on)
+            self.log.warning(
+                "The API key of connection %r expires on %s: create a new one before then.",
+                self.workflow_automation_conn_id,
+                expires_on,
+            )
 
 
 def _base_url(connection: Connection) -> str:
-    """Return the base URL: the host, which a URI splits into host, port and schema (``…://:KEY@host:8443/api``)."""
-    address, path = (connection.host or "").strip(), connection.schema or ""
+    """
+    Return the base URL.
+
+    It is the host, which a URI splits into host, port and schema (``…://:KEY@host:8443/api``).
+    """
+    address = (connection.host or "").strip()
+    path = connection.schema or ""
     if connection.login:  # as of a URI without the colon, and not masked
         raise InvalidRequestError(
             "The connection's login is set, but not used: put the API key in the password field "
@@ -267,6 +297,7 @@ def _base_url(connection: Connection) -> str:
         raise InvalidRequestError(
             f"The schema is {path!r}: begin the base URL (host) with {path.lower()}:// instead."
         )
+
     scheme, separator, rest = address.rpartition("://")
     host, slash, rest = rest.partition("/")
     if host.count(":") > 1 and "[" not in host:
@@ -274,5 +305,8 @@ def _base_url(connection: Connection) -> str:
     # Of two ports, the client says that they are no valid URL.
     if connection.port and not host.endswith(f":{connection.port}"):
         host = f"{host}:{connection.port}"
+
     address = f"{scheme}{separator}{host}{slash}{rest}"
-    return f"{address.rstrip('/')}/{path.lstrip('/')}" if path else address
+    if not path:
+        return address
+    return f"{address.rstrip('/')}/{path.lstrip('/')}"

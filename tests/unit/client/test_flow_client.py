@@ -1,4 +1,4 @@
-"""What a request comes to, over real HTTP; ``tests/unit/test_fault_table.py`` has what each fault does."""
+"""What a request comes to, over real HTTP; each fault is in ``tests/unit/test_fault_table.py``."""
 
 from __future__ import annotations
 
@@ -104,9 +104,16 @@ def test_host_that_is_not_there(trigger, host):
     assert re.fullmatch(rf"POST {url} was not sent: \[Errno -?\d+\] .+[^.]\.", failure.message)
 
 
-def test_service_that_does_not_work(answering):
-    with pytest.raises(NotSentError, match="503"):
-        client_of(answering(status=503)).check()
+@pytest.mark.parametrize("status", [200, 204, 302, 401, 404, 405, 499, 501])
+def test_service_that_is_reached(answering, status):
+    """501 says that it has no HEAD."""
+    assert client_of(answering(status=status)).check().endswith(f"returned {status}")
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+def test_service_that_does_not_work(answering, status):
+    with pytest.raises(NotSentError, match=f"{status}: the service is not working"):
+        client_of(answering(status=status)).check()
 
 
 def test_server_that_speaks_no_tls(service, trigger):
@@ -115,7 +122,7 @@ def test_server_that_speaks_no_tls(service, trigger):
     assert service.journal.requests() == []
 
 
-# Faults of our own --------------------------------------------------------------------------------------
+# Faults of our own --------------------------------------------------------------------------------
 
 
 def test_close_that_fails_does_not_lose_the_run(client, trigger, monkeypatch):

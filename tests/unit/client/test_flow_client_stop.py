@@ -22,7 +22,7 @@ def ended(outcome, *words):
 
 
 class Gate:
-    """A server in two steps: it waits after ``before``, until ``stopped`` is set, then goes on with ``after``."""
+    """A server that waits after ``before`` until ``stopped`` is set, then does ``after``."""
 
     def __init__(self, before, after=lambda connection: connection):
         self.reached, self.stopped = threading.Event(), threading.Event()
@@ -39,7 +39,7 @@ class Gate:
                 self.received += more
 
     def send_and_stop(self, client, attempt, value="1"):
-        """Send, stop the client from another thread when the server has got to its gate, go on, and return the outcome."""
+        """Stop the client when the server has got to its gate, and return the outcome."""
         with ThreadPoolExecutor(1) as pool:
             sending = pool.submit(attempt.send, client, value)
             assert self.reached.wait(10)

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import ipaddress
+import itertools
+import os
+import shutil
 import ssl
+import subprocess
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from certificates import issue_certificate
+from certificates import issue_certificate, issue_outdated_certificate
 from raw_server import response
-from workflow_automation_provider.client.transport import environment_proxy
-from workflow_automation_provider.exceptions import NotSentError
+from workflow_automation_provider.client.network import CA_VARIABLES, choose_proxy
+from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError
 from workflow_automation_provider.testing import Key, LocalService
 
 from .conftest import KEY, check, client_of, read_request
 
 HTTP, HTTPS = "http://service.example/api", "https://service.example/api"
 PROXY = "http://proxy.example:3128"
+
+
+def proxy_of(url, written=None):
+    found = choose_proxy(written, url)
+    return found and found.url
 
 
 @pytest.mark.parametrize(
@@ -35,7 +47,97 @@ PROXY = "http://proxy.example:3128"
 def test_proxy_of_the_environment(monkeypatch, variables, url, proxy):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert environment_proxy(url) == proxy
+    assert proxy_of(url) == proxy
+
+
+@pytest.mark.parametrize(
+    ("no_proxy", "host", "is_direct"),
+    [
+        ("10.0.0.0/8", "10.1.2.3", True),
+        ("10.0.0.0/8", "11.1.2.3", False),
+        ("other.example, 10.0.0.0/255.0.0.0 ", "10.1.2.3:8443", True),
+        ("10.9.9.9/8", "10.1.2.3", True),
+        ("10.0.0.0/8", "10.example", False),
+        ("fd00::/8", "[fd12::1]", True),
+        ("[fd00::]/8", "[fd12::1]:8443", True),
+        ("fd00::/8", "[fe80::1]", False),
+        ("fd12:0:0::1", "[fd12::1]", True),
+        ("[fd12::1]", "[fd12::1]", True),
+        ("fd00::/8", "10.1.2.3", False),
+        ("10.0.0.0/99,a/b,/", "10.1.2.3", False),
+    ],
+)
+def test_networks_of_no_proxy(monkeypatch, no_proxy, host, is_direct):
+    monkeypatch.setenv("HTTPS_PROXY", PROXY)
+    monkeypatch.setenv("NO_PROXY", no_proxy)
+    assert proxy_of(f"https://{host}/api") == (None if is_direct else PROXY)
+
+
+@given(st.ip_addresses(), st.data())
+def test_each_address_of_a_network_of_no_proxy_is_reached_directly(address, data):
+    network = ipaddress.ip_network(
+        (address, data.draw(st.integers(0, address.max_prefixlen))), strict=False
+    )
+    host = f"[{address}]" if address.version == 6 else f"{address}"
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HTTPS_PROXY", PROXY)
+        environment.setenv("NO_PROXY", f"a.example,{network}")
+        assert proxy_of(f"https://{host}/api") is None
+
+
+def test_connection_without_a_proxy(monkeypatch, service):
+    """It does not use the environment's."""
+    monkeypatch.setenv("HTTPS_PROXY", PROXY)
+    assert proxy_of(HTTPS) == PROXY
+    assert proxy_of(HTTPS, " None ") is None
+    client_of(service, proxy="none").check()
+
+
+@pytest.mark.parametrize("has_variable", [False, True])
+def test_proxy_without_a_scheme(monkeypatch, raw_server, start, has_variable):
+    proxy = raw_server(response("7"))
+    address = f"127.0.0.1:{proxy.port}"
+    if has_variable:
+        monkeypatch.setenv("HTTP_PROXY", address)
+        client = client_of(HTTP, allow_http=True)
+    else:
+        client = client_of(HTTP, allow_http=True, proxy=f"user:hush-1234@{address}")
+        assert "hush" not in client.redact("user:hush-1234")
+    assert start.send(client).run_id == "7"
+    ((head, _),) = proxy.requests
+    assert head.startswith(b"POST http://service.example/api/trigger ")
+
+
+@pytest.mark.parametrize("has_variable", [False, True])
+def test_proxy_over_tls_is_refused(monkeypatch, has_variable):
+    proxy = "https://user:hush-1@proxy.example:3128"
+    if has_variable:
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(InvalidRequestError, match=r"https://.*http://proxy") as caught:
+        client_of(HTTPS, proxy=None if has_variable else proxy)
+    assert ("HTTPS_PROXY" in str(caught.value)) == has_variable
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "http:/proxy",
+        "http://",
+        "http://a b",
+        "http://p:x",
+        "http://u:1/x@p",
+        "ftp://p",
+        "p?x",
+        "[x",
+    ],
+)
+def test_proxy_that_is_not_valid(monkeypatch, proxy):
+    with pytest.raises(InvalidRequestError, match=r"the connection's proxy is not usable.*http://"):
+        client_of(HTTPS, proxy=proxy)
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(InvalidRequestError, match=r"\(ALL_PROXY\) is not usable.*http://"):
+        client_of(HTTPS)
 
 
 @pytest.mark.parametrize("status", [403, 407])
@@ -49,7 +151,7 @@ def test_proxy_that_lets_nothing_through(raw_server, attempt, status):
 
 
 def test_socks_proxy(raw_server, trigger):
-    """It asks for a password, and leads the first connection to the service, which is the same here."""
+    """It asks for a password, and leads to the service, which is the same here, once."""
 
     def answer(connection, server):
         connection.recv(65536)
@@ -70,7 +172,7 @@ def test_socks_proxy(raw_server, trigger):
     assert head.startswith(f"POST /api{trigger.path} ".encode())
 
 
-# Certificates -------------------------------------------------------------------------------------------
+# Certificates -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "other.example"])
@@ -90,20 +192,104 @@ def test_the_service_is_verified(monkeypatch, trigger, host, tmp_path):
             assert service.journal.requests() == []
 
 
-def test_a_proxy_over_tls_is_verified(monkeypatch, raw_server, trigger, issued):
-    """And it is sent a request in plain http whole."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(issued.certfile)
-    received = []
+@pytest.fixture
+def secure(tmp_path, issued):
+    """A service whose certificate no client trusts yet."""
+    keys, journal = [Key(KEY, "demo-flow")], tmp_path / "journal.jsonl"
+    with LocalService(keys=keys, certfile=str(issued.certfile), journal=journal) as running:
+        yield running
 
-    def answer(connection, _):
-        with context.wrap_socket(connection, server_side=True) as tls:
-            received.append(read_request(tls)[0])
-            tls.sendall(response("7"))
 
-    monkeypatch.setenv("HTTP_PROXY", f"https://127.0.0.1:{raw_server(answer).port}")
-    check(trigger.send(client_of(HTTP, allow_http=True)), NotSentError, "CERTIFICATE_VERIFY_FAILED")
-    assert received == []
-    monkeypatch.setenv("SSL_CERT_FILE", str(issued.ca_bundle))
-    assert trigger.send(client_of(HTTP, allow_http=True)).run_id == "7"
-    assert received[0].startswith(f"POST {HTTP}{trigger.path} ".encode())
+@pytest.fixture
+def other_bundle(tmp_path):
+    """The file of an authority that has not issued the service's certificate."""
+    return str(issue_certificate("other.example", tmp_path, "other").ca_bundle)
+
+
+def folder_of(bundle, folder):
+    """Return a folder in which OpenSSL finds the certificate of a file."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl names the files in such a folder")
+
+    folder.mkdir()
+    shutil.copy(bundle, folder / "ca.pem")
+    subprocess.run(["openssl", "rehash", folder], check=True)
+    return folder
+
+
+@pytest.mark.parametrize("variable", CA_VARIABLES)
+def test_certificates_of_the_environment(monkeypatch, secure, start, issued, tmp_path, variable):
+    bundle = issued.ca_bundle
+    if variable == "SSL_CERT_DIR":
+        folder = folder_of(bundle, tmp_path / "certificates")
+        bundle = f"{tmp_path / 'nowhere'}{os.pathsep}{folder}"
+    monkeypatch.setenv(variable, str(bundle))
+    assert start.send(client_of(secure)).run_id == "1001"
+
+
+@pytest.mark.parametrize(("first", "second"), [*itertools.pairwise(["connection", *CA_VARIABLES])])
+def test_order_of_the_certificates(
+    monkeypatch, secure, start, issued, other_bundle, tmp_path, first, second
+):
+    """The first that is set counts alone; one that is set to nothing is not set."""
+    right = str(issued.ca_bundle)
+
+    def send(first_bundle, second_bundle):
+        monkeypatch.setenv(second, second_bundle)
+        if first == "connection":
+            return start.send(client_of(secure, ca_bundle=first_bundle))
+        monkeypatch.setenv(first, first_bundle)
+        return start.send(client_of(secure))
+
+    assert send(right, other_bundle).run_id == "1001"
+    check(send(other_bundle, right), NotSentError, "CERTIFICATE_VERIFY_FAILED")
+    assert send("", right).run_id == "1002"
+
+
+@pytest.mark.parametrize("content", [None, "", "no certificate"])
+@pytest.mark.parametrize("variable", CA_VARIABLES)
+def test_certificates_of_the_environment_that_cannot_be_read(
+    monkeypatch, tmp_path, variable, content
+):
+    """They are not looked at where they are not needed."""
+    bundle = tmp_path / "bundle.pem"
+    if content is not None:
+        bundle.write_text(content)
+    monkeypatch.setenv(variable, str(bundle))
+    with pytest.raises(InvalidRequestError, match=f"environment variable {variable} cannot be"):
+        client_of(HTTPS)
+    client_of(HTTP, allow_http=True)
+    client_of(HTTPS, verify=False)
+
+
+@pytest.mark.parametrize("variable", ["ca_bundle", *CA_VARIABLES])
+def test_folder_in_which_no_certificate_is_found(monkeypatch, tmp_path, issued, variable):
+    """OpenSSL looks for certificates by the hash of their subjects, and says nothing of others."""
+    options = {}
+    if variable == "ca_bundle":
+        options["ca_bundle"] = str(tmp_path)
+    else:
+        monkeypatch.setenv(variable, str(tmp_path))
+    with pytest.raises(InvalidRequestError, match=f"{variable} is a directory .*openssl rehash"):
+        client_of(HTTPS, **options)
+
+
+def test_in_house_certificate_whose_form_python_rejects(monkeypatch, tmp_path, start):
+    """As Python 3.13 does, and earlier versions do not."""
+    issued = issue_outdated_certificate("127.0.0.1", tmp_path)
+    make = ssl.create_default_context
+
+    def make_strict(*args, **options):
+        context = make(*args, **options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", make_strict)
+    bundle, journal = str(issued.ca_bundle), tmp_path / "journal.jsonl"
+    keys = [Key(KEY, "demo-flow")]
+    with LocalService(keys=keys, certfile=str(issued.certfile), journal=journal) as service:
+        monkeypatch.setenv("SSL_CERT_FILE", bundle)
+        failure = check(start.send(client_of(service)), NotSentError, "CERTIFICATE_VERIFY_FAILED")
+        assert "Python 3.13" in failure.next_step
+        assert "ca_bundle" in failure.next_step
+        assert start.send(client_of(service, ca_bundle=bundle)).run_id == "1001"

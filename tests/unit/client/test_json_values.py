@@ -121,7 +121,7 @@ class PlainXComArg(XComArg):
         (Lazy([1, date(2026, 1, 2)]), [1, "2026-01-02"]),
         (MappingProxyType({"a": UserDict(b=1)}), {"a": {"b": 1}}),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_python_values(value, expected):
     assert json.loads(encode("inputs", {"x": value})) == {"x": expected}

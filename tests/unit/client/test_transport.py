@@ -1,4 +1,4 @@
-"""How long a response may take in all, and what it means if the request was never handed over whole."""
+"""How long a response may take, and what it means if not all of the request was sent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LARGE = "x" * 20_000_000
 SHORT = 0.25
 
 
-# One deadline -------------------------------------------------------------------------------------------
+# One deadline -------------------------------------------------------------------------------------
 
 
 def dripping(released, first, again):
@@ -115,7 +115,7 @@ def test_tls_handshake_that_drips(raw_server, released, start):
     check(start.send(client), NotSentError, "not sent", "timeout")
 
 
-# A request that was not handed over whole ---------------------------------------------------------------
+# A request that was not handed over whole ---------------------------------------------------------
 
 
 TOO_LARGE = "The request may be too large for the service."

@@ -1,9 +1,11 @@
-"""Connections that are kept for a batch: when they are used again, and that nothing rests on them."""
+"""Connections that are kept for a batch: when they are used again, and when not."""
 
 from __future__ import annotations
 
 import itertools
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -114,7 +116,7 @@ def lost(number, runs):
 
 
 def arrived_before(number, runs):
-    """It comes together with the one before it, and does not show until the connection is used again."""
+    """It comes with the one before it, and does not show until the connection is used again."""
     return response(next(runs)) * (1 if number else 2)
 
 
@@ -148,11 +150,46 @@ def test_a_response_that_is_not_of_its_request_leaves_a_doubt_and_ends_its_conne
     assert server.connections == 2
 
 
+def test_no_connection_is_kept_once_one_that_was_used_again_ended_without_a_response(serve, runs):
+    """Some servers close each connection after its response, and do not announce it."""
+
+    def respond(number):
+        if number:
+            return None
+        together.wait(10)
+        return response(next(runs))
+
+    together = threading.Barrier(3)
+    server, client = serve(respond)
+    with client.keep_connections(), ThreadPoolExecutor(3) as pool:
+        # Three connections are open then, and idle.
+        assert {*pool.map(lambda number: trigger(client, number), range(3))} == {"r0", "r1", "r2"}
+        together = threading.Barrier(1)
+        check(trigger_flow(client, {}), OutcomeUnknownError, "no response")
+        assert [trigger(client) for _ in range(3)] == ["r3", "r4", "r5"]
+    assert server.connections == 6
+
+    with client.keep_connections():
+        assert [trigger(client) for _ in range(2)] == ["r6", "r7"]
+    assert server.connections == 8
+
+
+def test_connections_are_kept_after_a_new_one_ended_without_a_response(serve, runs):
+    def respond(_):
+        return None if server.connections == 1 else response(next(runs))
+
+    server, client = serve(respond)
+    with client.keep_connections():
+        check(trigger_flow(client, {}), OutcomeUnknownError, "no response")
+        assert [trigger(client) for _ in range(3)] == ["r0", "r1", "r2"]
+    assert server.connections == 2
+
+
 @pytest.mark.parametrize(
     "status", ["422 Unprocessable Content", "429 Too Many Requests", "201 Created"]
 )
 def test_a_response_without_a_run_ends_its_connection(serve, runs, status):
-    """If it is sent twice, nothing tells: the response to the next request must not be taken for that of another."""
+    """If it is sent twice, nothing tells: it would be taken for the response to the next one."""
 
     def respond(number):
         if number == 0 and server.connections == 1:

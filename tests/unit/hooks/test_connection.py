@@ -1,4 +1,4 @@
-"""Every setting of a connection, in each way that Airflow knows a connection, and each one that is wrong."""
+"""Every setting of a connection, in each way that Airflow knows, and each one that is wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workflow_automation_provider.client.settings import FIELDS, Settings
 from workflow_automation_provider.exceptions import BusyError, InvalidRequestError, NotSentError
 from workflow_automation_provider.testing import Key, LocalService
 
-# The base URL -------------------------------------------------------------------------------------------
+# The base URL -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,36 @@ def test_base_url(connect, connection, base_url):
     assert hook.get_conn().base_url == base_url
 
 
-# The extras ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("is_uri", [False, True])
+@pytest.mark.parametrize(
+    ("path", "base"),
+    [
+        ("/api/trigger", "/api"),
+        ("/trigger/", ""),
+        ("/api/flows", "/api"),
+        ("/api/flows/demo-flow", "/api"),
+        ("/api/flows/demo-flow/trigger", "/api"),
+        ("/v1/flows/demo-flow/trigger", "/v1"),
+        ("/api/public/upload/", "/api"),
+    ],
+)
+def test_base_url_that_is_that_of_an_operation(connect, is_uri, path, base):
+    if is_uri:
+        hook = connect(f"workflow-automation://:KEY@service.example{path}")
+    else:
+        hook = connect(host=f"https://service.example{path}")
+    with pytest.raises(InvalidRequestError, match=f"expected https://service.example{base}, "):
+        hook.get_conn()
+
+
+@pytest.mark.parametrize(
+    "path", ["/flows/api", "/my-trigger", "/trigger/api", "/public/api", "/flows/a/api"]
+)
+def test_base_url_that_only_looks_like_that_of_an_operation(connect, path):
+    assert connect(host=f"service.example{path}").get_conn().base_url.endswith(path)
+
+
+# The extras ---------------------------------------------------------------------------------------
 
 GOOD: dict[str, list[tuple[Any, Any]]] = {
     "flow_id": [(7, "7"), (" demo ", "demo")],
@@ -65,7 +94,11 @@ GOOD: dict[str, list[tuple[Any, Any]]] = {
     "verify": [(False, False), ("0", False), ("true", True)],
     "ca_bundle": [("/a/ca.pem", "/a/ca.pem")],
     "client_cert": [("/a.pem", "/a.pem"), (["a", "b"], ("a", "b")), ('["a", "b"]', ("a", "b"))],
-    "proxy": [("http://proxy.example:3128", "http://proxy.example:3128")],
+    "proxy": [
+        ("http://proxy.example:3128", "http://proxy.example:3128"),
+        ("u:p@proxy.example:3128", "http://u:p@proxy.example:3128"),
+        (" None ", "none"),
+    ],
     "headers": [({"X-A": "b", "X-N": 5}, {"X-A": "b", "X-N": "5"}), ('{"X-A": "b"}', {"X-A": "b"})],
     "allow_http": [(True, True), ("true", True)],
     "callback_base_url": [
@@ -119,7 +152,13 @@ WRONG: dict[str, list[Any]] = {
     "verify": ["hush-1", ["x"]],
     "ca_bundle": [["hush-1"], "/nowhere/hush-1", "hush-1\n-----BEGIN", "hush-1" * 1000],
     "client_cert": [["hush-1"], "[hush-1", "/nowhere/hush-1", ["/nowhere/hush-1", "x"]],
-    "proxy": ["hush-1:3128", "http://u:hush-1/x@proxy.example:3128", "http://u:hush-1@[x", ["x"]],
+    "proxy": [
+        "http:/hush-1",
+        "https://hush-1:3128",
+        "http://u:hush-1/x@proxy.example:3128",
+        "http://u:hush-1@[x",
+        ["x"],
+    ],
     "headers": [
         *("hush-1", {"X-A": ["hush-1"]}, {"X-A": "hush-1\u00e9"}),
         *({name: "hush-1"} for name in ("X A", "Content-Type", "Host")),
@@ -156,6 +195,40 @@ def test_wrong_extra_is_named_and_not_shown(connect, name, value):
 def test_extra_that_is_no_json_object_or_has_an_unknown_field(extra, words):
     with pytest.raises(InvalidRequestError, match=words) as caught:
         Settings.read(extra)
+    assert "hush-1" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("Flow_ID", "'flow_id'"),
+        ("flowId", "'flow_id'"),
+        ("extra__workflow_automation__flow_id", "'flow_id'"),
+        ("workflow", "'flow_id'"),
+        ("cert", "'client_cert'"),
+        ("cacert", "'ca_bundle'"),
+        ("REQUESTS_CA_BUNDLE", "'ca_bundle'"),
+        ("verify_ssl", "'verify'"),
+        ("https-proxy", "'proxy'"),
+        ("read_timeout", "'timeout'"),
+        ("Headres", "'headers'"),
+        ("api_key", "API key"),
+        ("X-API-Key", "API key"),
+        ("token", "API key"),
+        ("base_url", "base URL"),
+    ],
+)
+def test_extra_that_people_bring_along(connect, name, field):
+    with pytest.raises(InvalidRequestError, match=f"extra '{name}' is not .*{field}") as caught:
+        connect(extra={name: "hush-1"}).get_conn()
+    assert "hush-1" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["/etc/ssl/hush-1.pem", "hush-1.crt"])
+def test_path_of_certificates_in_verify(connect, path):
+    """As requests has it."""
+    with pytest.raises(InvalidRequestError, match=r"extra 'verify'.*'ca_bundle'") as caught:
+        connect(extra={"verify": path}).get_conn()
     assert "hush-1" not in str(caught.value)
 
 
@@ -214,7 +287,7 @@ def test_any_value_of_an_extra_is_read_or_is_an_error_of_that_extra(name, value)
     assert read.busy_statuses <= {*range(400, 600)}
 
 
-# What they do -------------------------------------------------------------------------------------------
+# What they do -------------------------------------------------------------------------------------
 
 
 def test_busy_status_of_the_connection_is_sent_again(connect, service):
@@ -245,7 +318,7 @@ def test_last_day_of_the_key(connect, service, log, days, said):
     )
 
 
-# The way to the service ---------------------------------------------------------------------------------
+# The way to the service ---------------------------------------------------------------------------
 
 
 def test_certificate_that_is_not_verified_and_key_that_is_percent_encoded(connect, tmp_path):
@@ -260,7 +333,7 @@ def test_certificate_that_is_not_verified_and_key_that_is_percent_encoded(connec
 
 @pytest.fixture
 def tunnel(tmp_path):
-    """A proxy that itself is the service at the other end, for one request, and what each of the two was sent."""
+    """A proxy that is also the service, for one request, and what each of the two was sent."""
     service = issue_certificate("service.example", tmp_path)
     client = issue_certificate("worker.example", tmp_path, "client")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -320,6 +393,16 @@ def test_proxy_of_the_environment_that_is_not_there_is_named(connect, monkeypatc
     with pytest.raises(NotSentError, match="not sent via the proxy from the environment"):
         hook.trigger_flow({})
     assert "from the environment" in hook.test_connection()[1]
+
+
+def test_certificates_of_the_environment_that_are_missing_are_named(connect, monkeypatch):
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nowhere/ca.pem")
+    hook = connect(password="some-key")
+    with pytest.raises(InvalidRequestError, match=r"REQUESTS_CA_BUNDLE(?s:.)*Connection: wa_test"):
+        hook.trigger_flow({})
+    is_valid, message = hook.test_connection()
+    assert not is_valid
+    assert "[invalid-request] The environment variable REQUESTS_CA_BUNDLE cannot be" in message
 
 
 def test_password_of_the_environments_proxy_is_redacted(connect, monkeypatch):

@@ -1,0 +1,258 @@
+"""The way to the service: the connection's proxy and certificates, or those of the environment."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import re
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import httpx
+
+from workflow_automation_provider.client.protocol import is_loopback
+from workflow_automation_provider.client.settings import DIRECT, proxy_url
+from workflow_automation_provider.exceptions import InvalidRequestError
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.client.settings import Settings
+
+_PROXY_EXAMPLE = "http://proxy.example:3128"
+
+_PROXY_SCHEMES = ("http", "socks5", "socks5h")
+
+CA_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""The variables that name certificates to trust: the first that is set counts."""
+
+# How OpenSSL finds a certificate in a folder: by the hash of its subject, and a number.
+_HASHED_NAME = re.compile(r"[0-9a-f]{8}\.[0-9]+")
+
+
+# Proxies ------------------------------------------------------------------------------------------
+
+
+class Proxy(NamedTuple):
+    """
+    The proxy between the client and the service.
+
+    :param url: its URL, which may contain a password
+    :param origin: who named it, for errors
+    """
+
+    url: str
+    origin: str
+
+
+def choose_proxy(written: str | None, base_url: str) -> Proxy | None:
+    """
+    Return the proxy for the service.
+
+    :param written: what the connection says; None for the environment's proxies
+    :param base_url: URL of the service
+    :return: None for a direct connection
+    :raises InvalidRequestError: if the proxy cannot be used, naming who named it
+    """
+    proxy = _proxy_of_connection(written) if written else _proxy_of_environment(base_url)
+    if proxy is not None:
+        _check_proxy(proxy)
+    return proxy
+
+
+def unusable_proxy(proxy: Proxy) -> InvalidRequestError:
+    """Return the error for a URL that is not valid, without it: it may contain a password."""
+    return InvalidRequestError(
+        f"The URL of {proxy.origin} is not usable: expected one such as {_PROXY_EXAMPLE} "
+        "(socks5:// requires the package httpx[socks])."
+    )
+
+
+def _proxy_of_connection(written: str) -> Proxy | None:
+    url = proxy_url(written)
+    if url == DIRECT:
+        return None
+    return Proxy(url, "the connection's proxy")
+
+
+def _proxy_of_environment(base_url: str) -> Proxy | None:
+    """Return the environment's proxy for a URL; for this machine, there never is one."""
+    parts = urlsplit(base_url)
+    proxies = getproxies()
+    kind = parts.scheme if proxies.get(parts.scheme) else "all"
+    url = proxies.get(kind)
+    if not url or _is_direct(parts, proxies.get("no", "")):
+        return None
+    return Proxy(proxy_url(url), f"the proxy from the environment ({kind.upper()}_PROXY)")
+
+
+def _is_direct(service: SplitResult, no_proxy: str) -> bool:
+    """
+    Return whether the environment says to use no proxy for a service.
+
+    :param no_proxy: as requests and curl have it, with networks; urllib compares only names
+    """
+    host = service.hostname or ""
+    return (
+        is_loopback(host)
+        or bool(proxy_bypass(host))
+        or bool(proxy_bypass(service.netloc))
+        or _is_in_networks(host, no_proxy)
+    )
+
+
+def _is_in_networks(host: str, no_proxy: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+
+    for entry in no_proxy.split(","):
+        # An address is a network of one.
+        network = entry.strip().replace("[", "").replace("]", "")
+        with contextlib.suppress(ValueError):
+            if address in ipaddress.ip_network(network, strict=False):
+                return True
+    return False
+
+
+def _check_proxy(proxy: Proxy) -> None:
+    try:
+        parts = urlsplit(proxy.url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise unusable_proxy(proxy) from None
+
+    if parts.scheme == "https":
+        raise InvalidRequestError(
+            f"The URL of {proxy.origin} begins with https://, and TLS to a proxy is not supported: "
+            f"most proxies speak http, also for a service with https, so write {_PROXY_EXAMPLE}."
+        )
+
+    has_path = parts.path not in ("", "/") or parts.query or parts.fragment
+    has_blank = any(sign.isspace() for sign in proxy.url)
+    if parts.scheme not in _PROXY_SCHEMES or not host or has_path or has_blank:
+        raise unusable_proxy(proxy)
+
+
+# Certificates -------------------------------------------------------------------------------------
+
+
+def tls_context(settings: Settings, base_url: str) -> ssl.SSLContext:
+    """
+    Make the TLS context.
+
+    :raises InvalidRequestError: if certificates cannot be used, naming the field or variable and
+        never quoting its value
+    """
+    context = _context_that_trusts(settings, base_url)
+    if not settings.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if settings.client_cert:
+        _load_client_certificate(context, settings.client_cert)
+    return context
+
+
+def _context_that_trusts(settings: Settings, base_url: str) -> ssl.SSLContext:
+    if settings.ca_bundle:
+        context = _context_of("ca_bundle", settings.ca_bundle)
+        # Set by Python 3.13, it rejects in-house authorities whose form is not that of RFC 5280,
+        # such as those without an Authority Key Identifier. Signatures, dates, names and purposes
+        # are verified without it as well, and whoever fills in the field trusts just these
+        # authorities.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        return context
+
+    if not (settings.verify and base_url.startswith("https:")):
+        # Loading certificates takes longer than a request. An empty context, because httpcore would
+        # load them for None.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+    for variable in CA_VARIABLES:
+        path = os.environ.get(variable)
+        if path:
+            return _context_of(f"The environment variable {variable}", path)
+    return httpx.create_ssl_context(trust_env=False)
+
+
+def _context_of(name: str, path: str) -> ssl.SSLContext:
+    """
+    Make a context that trusts the certificates of a file, or of folders.
+
+    :param name: of the field or variable, for errors
+    :param path: of a file or folder; or of several folders, as in a ``PATH``
+    """
+    try:
+        folders = [Path(part) for part in path.split(os.pathsep) if Path(part).is_dir()]
+        if not folders:
+            return ssl.create_default_context(cafile=path)
+        has_certificates = any(map(_has_certificates, folders))
+    except (OSError, ValueError) as error:
+        raise InvalidRequestError(
+            f"{name} cannot be read as PEM certificates ({_why(error)}): "
+            "expected a file or directory of them."
+        ) from None
+
+    if not has_certificates:
+        raise InvalidRequestError(
+            f"{name} is a directory in which OpenSSL finds no certificate: "
+            "run `openssl rehash` on it, or name a file."
+        )
+    return ssl.create_default_context(capath=path)
+
+
+def _has_certificates(folder: Path) -> bool:
+    return any(_HASHED_NAME.fullmatch(file.name) for file in folder.iterdir())
+
+
+def _load_client_certificate(context: ssl.SSLContext, client_cert: str | tuple[str, str]) -> None:
+    if isinstance(client_cert, str):
+        certificate, key = client_cert, None
+    else:
+        certificate, key = client_cert
+
+    try:
+        # Without the password callback, OpenSSL would prompt for one on the terminal.
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        raise InvalidRequestError(
+            f"client_cert cannot be read as a PEM certificate with its unencrypted key "
+            f"({_why(error)}): expected one file with both, or a pair of files."
+        ) from None
+
+
+def _why(error: Exception) -> str:
+    # The operating system's message never quotes the value, which may be a whole pasted key.
+    return getattr(error, "strerror", None) or type(error).__name__
+
+
+# What TLS says of certificates --------------------------------------------------------------------
+
+# OpenSSL's codes of what is rejected for its form alone, where VERIFY_X509_STRICT is set: from
+# X509_V_ERR_PATHLEN_INVALID_FOR_NON_CA to X509_V_ERR_EXTENSIONS_REQUIRE_VERSION_3.
+_ERRORS_OF_FORM = range(80, 94)
+
+# As OpenSSL says it, in each version: "tlsv13 alert certificate required", "ssl/tls alert bad
+# certificate".
+_ALERT_OF_CERTIFICATE = re.compile(r"alert (\w+ )?(certificate|unknown ca)")
+
+
+def rejects_form(error: Exception) -> bool:
+    """Return whether the service's certificate was rejected for its form, as from Python 3.13."""
+    cause = _tls_error(error)
+    return isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code in _ERRORS_OF_FORM
+
+
+def is_refusal_of_client(error: Exception) -> bool:
+    """Return whether the service ended TLS because of the client's certificate, or without one."""
+    cause = _tls_error(error)
+    return cause is not None and bool(_ALERT_OF_CERTIFICATE.search(str(cause)))
+
+
+def _tls_error(error: Exception) -> ssl.SSLError | None:
+    """Return the error that httpcore wraps. Its pool removes the cause, but not the context."""
+    wrapped = error.__context__
+    return wrapped if isinstance(wrapped, ssl.SSLError) else None
