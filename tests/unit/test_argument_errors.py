@@ -256,13 +256,6 @@ def callbacks() -> Iterator[bytes]:
     documents: list[dict[str, Any]] = [
         *({"status": value} for value in [1, " ", *unfit]),
         *({"run_id": value} for value in unfit),
-        *({"status": "started", "run_link": value} for value in (1, "\0")),
-        {"status": "started", "progress": 0},
-        {"status": "running", "result": 0},
-        {"status": "running", "message": 1},
-        *({"status": "running", "progress": number} for number in (True, "0.5")),
-        {"message": ["a"]},
-        {"message": "\0"},
         {"run_id": "1", "more": 2},
         *({"result": [wrong]} for wrong in (2**64, -(2**63) - 1, {"a": "\ud800"})),
         *({"result": {name: 1}} for name in ("__classname__", "__id__", "__type", "__var")),

@@ -5,8 +5,8 @@ Callbacks that a test can script: what a flow does as its last step, where a tas
 that matches it; without one, it never calls back. With the fixture ``workflow_automation_callback_base_url``,
 it then says that it failed, and the test fails.
 
-With ``started``, a run works once its first step gets 200: :meth:`.Journal.worked` has it. It stops at a 404
-or 409, or if all attempts of its first step fail.
+With ``started``, a run works once its first step gets 200: :meth:`.Journal.worked` has it. It stops at a 404,
+or if all attempts of its first step fail.
 
 Whoever has the URL can report the result in the flow's place, so the value of a query parameter ``token`` is withheld
 wherever the service shows a URL: in the journal, on its pages, in a ``repr()``.

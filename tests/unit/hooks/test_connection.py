@@ -66,7 +66,7 @@ def test_base_url(connect, connection, base_url):
 )
 def test_base_url_that_is_that_of_an_operation(connect, is_uri, path, base):
     if is_uri:
-        hook = connect(f"workflow-automation://:KEY@service.example{path}")
+        hook = connect(f"workflow-automation://:API_KEY@service.example{path}")
     else:
         hook = connect(host=f"https://service.example{path}")
     with pytest.raises(InvalidRequestError, match=f"expected https://service.example{base}, "):
@@ -402,7 +402,7 @@ def test_certificates_of_the_environment_that_are_missing_are_named(connect, mon
         hook.trigger_flow({})
     is_valid, message = hook.test_connection()
     assert not is_valid
-    assert "[invalid-request] The environment variable REQUESTS_CA_BUNDLE cannot be" in message
+    assert "The environment variable REQUESTS_CA_BUNDLE cannot be" in message
 
 
 def test_password_of_the_environments_proxy_is_redacted(connect, monkeypatch):

@@ -96,7 +96,7 @@ class CallbackSender:
         if callback.started is not None:
             self._state.add(Work(run.run_id, run.flow_id, run.inputs, now()))
         for call in callback.words(run):
-            if await self._send(callback, call, run, url) in (404, 409) and callback.obeys:
+            if await self._send(callback, call, run, url) == 404 and callback.obeys:
                 return
         for call in callback.ends():
             await self._send(callback, call, run, url)
