@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, cast, get_args
+from urllib.parse import quote
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 
@@ -63,30 +64,107 @@ def check_seconds(
         )
 
 
+# How the text of a list, a tuple or a dict begins, in Python or in JSON, and how it ends. A glob such
+# as [ab] or [0-9], or as glob.escape() makes it, and an identifier in brackets begin otherwise.
+_NUMBER = r"-?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|inf|Infinity)|nan|NaN"
+_CONSTANT = rf"(?:{_NUMBER}|None|True|False|null|true|false)\s*"
+_LIST = re.compile(rf"""\[\s*(?:\]|["'{{(]|\[(?!\][^,\]])|{_CONSTANT}[,\]]|[A-Za-z_][\w.]+\()""")
+_TUPLE = re.compile(rf"""\(\s*(?:\)|["']|{_CONSTANT},)""")
+_DICT = re.compile(rf"""\{{\s*(?:\}}|["']|{_CONSTANT}[:,}}])""")
+_TEXTS_OF_VALUES = (("a list", _LIST, "]"), ("a tuple", _TUPLE, ")"), ("a dict", _DICT, "}"))
+
+
 def check_rendered(name: str, value: object) -> None:
-    """Raise an InvalidRequestError if a value is None or empty, or the text "None" that a template makes of None."""
+    """
+    Check a value that a template or an XCom may have made.
+
+    :param name: what the value is called in errors
+    :raises InvalidRequestError: if it is None or empty, the text that a template makes of None, of a list
+        or of a dict, or a template that was not rendered
+    """
     if value is None or (isinstance(value, str) and value.strip() in ("", "None")):
         raise InvalidRequestError(
             f"{name} is {value!r}: the template or XCom that it comes from has no value.",
-            next_step="The upstream task may have been skipped, or its result may have no such key.",
+            next_step=(
+                "The upstream task may have been skipped, or its result may have no such key."
+            ),
+        )
+    if isinstance(value, str):
+        check_text(name, value)
+
+
+def rendered(name: str, value: Any) -> Any:
+    """
+    Return a value that a template or an XCom may have made, of text without the blanks around it.
+
+    :param name: what the value is called in errors
+    :raises InvalidRequestError: as :func:`check_rendered` does
+    """
+    check_rendered(name, value)
+    return value.strip() if isinstance(value, str) else value
+
+
+def check_text(name: str, text: str) -> None:
+    """
+    Check that a text is none that a template leaves in place of a value.
+
+    :param name: what the text is called in errors
+    :raises InvalidRequestError: if it is the text of a list or dict, or a template that was not rendered
+    """
+    stripped = text.strip()
+    for kind, beginning, end in _TEXTS_OF_VALUES:
+        if stripped.endswith(end) and beginning.match(stripped):
+            # Not quoted: it may be long, and hold anything.
+            raise InvalidRequestError(
+                f"{name} is the text of {kind}: a template makes text of every value.",
+                next_step=(
+                    "Pass the value itself, such as the output of an upstream task.\n"
+                    "For params and conf, set render_template_as_native_obj=True on the DAG."
+                ),
+            )
+    check_no_template(name, text)
+
+
+def check_no_template(name: str, text: str) -> None:
+    """Raise an InvalidRequestError if a text is a template that was not rendered."""
+    if "{{" in text or "{%" in text:
+        raise InvalidRequestError(
+            f"{name} is {_shown(text)}, a template that was not rendered.",
+            next_step=(
+                "Airflow renders templates in text, but not in a Path, in the names of a dict, or "
+                "inside a @task.\n"
+                "Give a path as text, and make any other value in a @task."
+            ),
         )
 
 
-def unusable_path(name: str, path: str) -> InvalidRequestError | None:
-    """Return an error if a path is a template that was not rendered, or begins with ``~``."""
-    from workflow_automation_provider.client.redaction import without_credentials
-
-    if "{{" in path or "{%" in path:
-        return InvalidRequestError(
-            f"{name} is {without_credentials(path)!r}, a template that was not rendered.",
-            next_step="Airflow renders templates in text, but not in a Path: give the path as text.",
-        )
-    if path.startswith("~"):
-        return InvalidRequestError(
-            f"{name} is {without_credentials(path)!r}, and ~ is not expanded, because it means a different folder for each user.",
+def check_path(name: str, path: str | None) -> None:
+    """Raise an InvalidRequestError if a path is not one once rendered, or begins with ``~``."""
+    check_rendered(name, path)
+    if path and path.startswith("~"):
+        raise InvalidRequestError(
+            f"{name} is {_shown(path)}, and ~ is not expanded, because it means a different folder "
+            "for each user.",
             next_step="Give an absolute path.",
         )
-    return None
+
+
+def check_names(name: str, inputs: object) -> None:
+    """
+    Raise an InvalidRequestError if the name of an input is a template: Airflow renders values alone.
+
+    Names within a value may be anything: a flow may fill in a document by them.
+    """
+    if isinstance(inputs, Mapping):
+        for key in inputs:
+            check_no_template(f"{name} has a name that", str(key))
+
+
+def _shown(text: str) -> str:
+    # Not at the top: this module is imported when a DAG file is parsed.
+    from workflow_automation_provider.client.redaction import without_credentials
+
+    return repr(without_credentials(text))
 
 
 def is_limit(value: object) -> bool:
@@ -114,6 +192,15 @@ def identifier(name: str, value: object) -> str:
     except UnicodeEncodeError:
         raise InvalidRequestError(f"{name} is not valid Unicode text: fix its decoding.") from None
     return value
+
+
+def path_segment(text: str) -> str:
+    """Return a text as one segment of a URL's path."""
+    segment = quote(text, safe="")
+    if segment.strip("."):
+        return segment
+    # quote() leaves dots, and a segment of dots alone would be a relative path.
+    return segment.replace(".", "%2E")
 
 
 def kind_of(value: object) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from workflow_automation_provider.client.checks import check_names, check_rendered
 from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     RunFailedError,
@@ -117,6 +118,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         self.on_run_failed = on_run_failed
         self.claim_timeout = claim_timeout
         self.files = files
+        self._are_files_given = files is not None
         self.on_unknown_start = on_unknown_start
         self._flow_run: FlowRun | None = None
         self._check_values()
@@ -173,7 +175,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             hook=self.hook,
             retrier=self._retrier,
             rendered_flow_id=self._rendered_flow_id,
-            make_inputs=lambda: self._make_inputs(context),
+            make_inputs=lambda: self._checked_inputs(context),
             request=self._request_digest(),
             on_run=lambda run, goes_on: FlowRunLink.persist(
                 context, run.get("run_link"), at_once=goes_on
@@ -195,8 +197,15 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
 
         return request_digest(self.inputs, self.flow_id)
 
+    def _checked_inputs(self, context: Context) -> Mapping[str, Any]:
+        # A template that rendered to None must not be mistaken for an argument left out.
+        if self._are_files_given and self.files is None:
+            check_rendered("files", None)
+        return self._make_inputs(context)
+
     def _make_inputs(self, context: Context) -> Mapping[str, Any]:
         """Return the inputs, once it is certain that a run is to be started."""
+        check_names("inputs", self.inputs)
         return self.inputs
 
     def _told(self, result: RunResult) -> tuple[dict[str, Any], object, object]:
