@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, cast, get_args
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 
@@ -230,3 +230,47 @@ _WEB = re.compile(
 def web_link(link: object) -> str:
     """Return a link of the service if it is http or https, otherwise an empty text: a browser runs ``javascript:``."""
     return link if isinstance(link, str) and _WEB.fullmatch(link) else ""
+
+
+def is_relative_link(link: object) -> bool:
+    """Return whether a link of the service is to be resolved against its base URL."""
+    try:
+        return isinstance(link, str) and not urlsplit(link.strip()).scheme
+    except ValueError:
+        return False
+
+
+def browser_link(link: object) -> str:
+    """
+    Return a link of the service as a browser opens it: quoted, its host in ASCII.
+
+    :param link: as the service or a run gave it; one that is fine stays as it is
+    :raises ValueError: if there is no such link, saying why in words that follow its name
+    """
+    if not isinstance(link, str):
+        raise ValueError(f"is {kind_of(link)}, not text")
+    link = link.strip()
+    if web_link(link):
+        return link
+
+    if one_line(link) != link or "\\" in link:
+        raise ValueError("contains a control character or a backslash")
+    try:
+        parts = urlsplit(link)
+    except ValueError:
+        raise ValueError("is not a valid URL") from None
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("is not the URL of a web page, which begins with https:// or http://")
+    if "@" in parts.netloc:
+        raise ValueError("contains a user name or password")
+
+    # Not at the top: this module is imported when a DAG file is parsed.
+    import httpx
+
+    try:
+        found = web_link(str(httpx.URL(link)))
+    except (httpx.InvalidURL, ValueError):
+        found = ""
+    if not found:
+        raise ValueError("is not a valid URL, or too long")
+    return found

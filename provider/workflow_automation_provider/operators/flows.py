@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from urllib.parse import urljoin
 
-from workflow_automation_provider.client.checks import check_names, check_rendered
+from workflow_automation_provider.client.checks import (
+    check_names,
+    check_rendered,
+    is_relative_link,
+)
 from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     RunFailedError,
@@ -177,7 +183,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             rendered_flow_id=self._rendered_flow_id,
             make_inputs=lambda: self._checked_inputs(context),
             request=self._request_digest(),
-            on_run=lambda run, goes_on: FlowRunLink.persist(
+            on_run=lambda run, goes_on: self._persist_link(
                 context, run.get("run_link"), at_once=goes_on
             ),
             files=self.files,
@@ -190,6 +196,14 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             claim_timeout=self.claim_timeout,
         )
         return self._flow_run.execute(*parked)
+
+    def _persist_link(self, context: Context, run_link: str | None, *, at_once: bool) -> None:
+        """Store the link to the run, resolved against the base URL."""
+        if is_relative_link(run_link):
+            # Without a connection, the log says that it is no URL.
+            with contextlib.suppress(Exception):
+                run_link = urljoin(f"{self.hook.get_conn().base_url}/", run_link)
+        FlowRunLink.persist(context, run_link, at_once=at_once)
 
     def _request_digest(self) -> str | None:
         """Return what identifies the request in a later try, None if its inputs are not known before the start."""
