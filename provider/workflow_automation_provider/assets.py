@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from airflow.sdk import Asset
 
+from workflow_automation_provider.client.checks import path_segment
 from workflow_automation_provider.get_provider_info import ASSET_SCHEME
 
 if TYPE_CHECKING:
@@ -26,10 +27,8 @@ def create_asset(*, base_url: str, flow_id: str, extra: dict[str, Any] | None = 
 
 def uri_of(base_url: str, flow_id: str) -> str:
     """Return the URI of a flow, without an asset, because creating an asset imports Airflow's providers."""
-    segment = quote(flow_id, safe="")
-    if not segment.strip("."):  # would be a relative path
-        segment = segment.replace(".", "%2E")
-    return f"{ASSET_SCHEME}://{base_url.rpartition('://')[2].rstrip('/')}/flows/{segment}"
+    base = base_url.rpartition("://")[2].rstrip("/")
+    return f"{ASSET_SCHEME}://{base}/flows/{path_segment(flow_id)}"
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import XCom
 from airflow.sdk import BaseOperatorLink
 
-from workflow_automation_provider.client.checks import web_link
+from workflow_automation_provider.client.checks import browser_link
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
@@ -37,10 +37,11 @@ class FlowRunLink(BaseOperatorLink):
         """
         Store the link to a run. A failure is only logged, because the run was started.
 
-        :param run_link: URL as the service gave it, None if there is none yet, empty to take one back
+        :param run_link: URL as the service gave it, but not relative; None if there is none yet,
+            empty to take one back
         :param at_once: whether to store it now; at the end of the task, Airflow does
         """
-        link = web_link(run_link)
+        link = "" if run_link is None else _opened(run_link)
         cls._last = context["ti"], link
         if at_once and (link or run_link == ""):
             try:
@@ -62,3 +63,12 @@ class FlowRunLink(BaseOperatorLink):
             return self._last[1]
         link: Any = XCom.get_value(key=self.xcom_key, ti_key=ti_key)
         return link or ""
+
+
+def _opened(run_link: str) -> str:
+    """Return a link as a browser opens it, empty if there is none: the log says why."""
+    try:
+        return browser_link(run_link)
+    except ValueError as error:
+        _log.warning("The Open run button will be missing: the run_link %s.", error)
+        return ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from airflow.sdk import get_current_context
 
-from workflow_automation_provider.client.checks import check_seconds, one_line
+from workflow_automation_provider.client.checks import check_seconds, one_line, rendered
 from workflow_automation_provider.client.protocol import NO_INPUTS
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
@@ -87,7 +87,8 @@ def trigger_flow_once(
         def prepare() -> tuple[Request, dict[str, str]]:
             # Only now, so that an error can mention what an earlier try did.
             _check(on_unknown_start, send_retry_timeout)
-            return hook.prepare_trigger(inputs, flow_id), {}
+            flow = None if flow_id is None else rendered("flow_id", flow_id)
+            return hook.prepare_trigger(inputs, flow), {}
 
         run = starter.start(prepare)
     except WorkflowAutomationError as error:

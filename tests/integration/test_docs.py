@@ -46,7 +46,7 @@ PYTHON: dict[str, list[tuple[int, int] | None]] = {
     "hook.md WorkflowAutomationHook": [(1, 1)],
     "if-it-fails.md Errors in code": [None],
     "trigger.md Pass on the result": [(2, 0), None],
-    "trigger.md Map over a list": [(2, 2), (2, 2)],
+    "trigger.md Map over a list": [(2, 2), (2, 2), (3, 0)],
     "uploads.md UploadFilesOperator": [(0, 1)],
 }
 LISTED = {place.partition(" ")[0] for place in PYTHON}
@@ -103,7 +103,7 @@ def run_block(
 ):
     """Run a block as a DAG; the runs that it started."""
     workflow_automation_connect("workflow_automation_publish")
-    service.callbacks.add(result={"rows": 3}, times=None)
+    service.callbacks.add(result={"rows": 3, "customers": ["Ada", "Grace"]}, times=None)
 
     def run(text, **options):
         if '"1001"' in text:

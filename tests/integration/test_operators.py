@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime
 from typing import Any
@@ -211,6 +212,41 @@ def test_a_field_of_the_result_is_passed_on(
     assert result.ti("third").state == "failed"
     (error,) = task_errors
     assert "['result']['files'] of task first" in str(error)
+
+
+def test_a_field_of_a_result_that_is_text(
+    run_dag, service, workflow_automation_callback_base_url, task_errors
+):
+    """As HTTP steps often send it: a task that needs a field says what the step is to send, and starts nothing."""
+    texts = {
+        json.dumps(
+            RESULT
+        ): "has no 'rows': it is an object as JSON text. Let the flow's step send an object",
+        "[3]": "has no 'rows': it is a list as JSON text. Let the flow's step send a list",
+        "3 rows": "has no 'rows': it is text",
+        "7": "has no 'rows': it is text",
+    }
+    for number, text in enumerate(texts):
+        service.callbacks.add(result=text, inputs={"number": number})
+    result = run_dag(
+        """
+        with DAG("text", schedule=None):
+            for number in range(4):
+                first = TriggerFlowOperator(
+                    task_id=f"first_{number}", inputs={"number": number}, wait_for_completion=True
+                )
+                TriggerFlowOperator(task_id=f"field_{number}", inputs={"a": first.output["result"]["rows"]})
+                TriggerFlowOperator(task_id=f"item_{number}", inputs={"a": first.output["result"][0]})
+        """,
+        ends="failed",
+    )
+    assert [result.xcom(f"first_{number}", "result") for number in range(4)] == [*texts]
+    assert len(service.runs) == 4
+    errors = "\n".join(map(str, task_errors))
+    for number, said in enumerate(texts.values()):
+        for part in ("'rows'", "0"):
+            words = said.replace("'rows'", part)
+            assert f"The output['result'] of task first_{number} {words}" in errors
 
 
 def no_inputs():

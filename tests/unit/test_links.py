@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import pytest
 from airflow.providers.common.compat.sdk import XCom
+from hypothesis import given
+from hypothesis import strategies as st
 
+from workflow_automation_provider.client.checks import browser_link, web_link
 from workflow_automation_provider.exceptions import RejectedError
 
 from .starts import trigger
@@ -67,3 +72,77 @@ def test_a_link_that_could_not_be_stored_is_there_for_airflow_to_store(service, 
     task, now = trigger(), context(push_error=RuntimeError("Airflow is not there"))
     run = task.execute(now)
     assert link_of(task, now) == run["run_link"]
+
+
+@pytest.mark.parametrize(
+    ("run_link", "link"),
+    [
+        ("/runs/7", "{host}/runs/7"),
+        ("runs/7", "{host}/api/runs/7"),
+        ("?run=7", "{host}/api/?run=7"),
+        ("//app.test/runs/7", "http://app.test/runs/7"),
+        ("https://app.test/runs/my run", "https://app.test/runs/my%20run"),
+        (" https://app.test/runs/7\n", "https://app.test/runs/7"),
+        ("https://müller.test/runs/7", "https://xn--mller-kva.test/runs/7"),
+        ("https://straße.test:8443/ä b?c=d e#ü", "https://xn--strae-oqa.test:8443/%C3%A4%20b?c=d%20e#%C3%BC"),
+        ("https://app.test/ä?b=c%20d", "https://app.test/ä?b=c%20d"),
+    ],
+)  # fmt: skip
+def test_link_that_a_browser_opens(service, context, asked, log, run_link, link):
+    service.faults.add("response", body={"run_id": "7", "run_link": run_link})
+    task, now = trigger(), context()
+    assert task.execute(now)["run_link"] == run_link  # as the service wrote it
+    assert link_of(task, now) == link.format(host=service.url)
+    assert "button" not in log()
+
+
+@pytest.mark.parametrize(
+    ("run_link", "why"),
+    [
+        ("javascript:alert(1)", "is not the URL of a web page"),
+        ("ftp://app.test/7", "is not the URL of a web page"),
+        ("https:app.test", "is not a valid URL"),
+        ("https://me@app.test/7", "contains a user name or password"),
+        ("https://app.test/\tx", "contains a control character"),
+        ("https:\\\\app.test", "contains a control character or a backslash"),
+        ("https://[", "is not a valid URL"),
+        ("https://app.test/" + "x" * 3000, "is not a valid URL, or too long"),
+    ],
+)
+def test_the_log_says_why_there_is_no_button(service, context, asked, log, run_link, why):
+    service.faults.add("response", body={"run_id": "7", "run_link": run_link})
+    task, now = trigger(), context()
+    assert task.execute(now)["run_id"] == "7"
+    assert link_of(task, now) == ""
+    assert f"The Open run button will be missing: the run_link {why}" in log()
+
+
+def test_a_relative_link_of_an_earlier_try_needs_the_connection(
+    service, context, store, asked, log, monkeypatch
+):
+    """Which may be missing by now: the run is returned all the same."""
+    service.faults.add("response", body={"run_id": "7", "run_link": "/runs/7"})
+    trigger().execute(context(store))
+    monkeypatch.delenv("AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT")
+    task, now = trigger(), context(store, try_number=2)
+    assert task.execute(now)["run_id"] == "7"
+    assert link_of(task, now) == ""
+    assert "the run_link is not the URL of a web page" in log()
+
+
+@given(
+    st.text()
+    | st.text().map("https://app.test/{}".format)
+    | st.text().map("https://{}/x".format)
+    | st.text().map("/{}".format)
+)
+def test_every_link_is_one_of_the_web(text):
+    try:
+        link = browser_link(text)
+    except ValueError:
+        return
+    assert web_link(link) == link
+    parts = urlsplit(link)
+    assert parts.scheme in ("http", "https")
+    assert parts.hostname.isascii()
+    assert browser_link(link) == link

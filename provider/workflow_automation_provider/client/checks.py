@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, cast, get_args
+from urllib.parse import quote, urlsplit
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 
@@ -71,10 +74,11 @@ def check_seconds(
 
 def check_rendered(name: str, value: object) -> None:
     """
-    Check that a template or XCom has a value.
+    Check a value that a template or an XCom may have made.
 
-    :raises InvalidRequestError: if it is None, empty, or the text "None", which a template makes of
-        None
+    :param name: what the value is called in errors
+    :raises InvalidRequestError: if it is None or empty, the text that a template makes of None, of a list
+        or of a dict, or a template that was not rendered
     """
     if value is None or (isinstance(value, str) and value.strip() in ("", "None")):
         raise InvalidRequestError(
@@ -83,26 +87,95 @@ def check_rendered(name: str, value: object) -> None:
                 "The upstream task may have been skipped, or its result may have no such key."
             ),
         )
+    if isinstance(value, str):
+        check_text(name, value)
 
 
-def unusable_path(name: str, path: str) -> InvalidRequestError | None:
-    """Return an error if a path is a template that was not rendered, or begins with ``~``."""
-    from workflow_automation_provider.client.redaction import without_credentials
+def rendered(name: str, value: Any) -> Any:
+    """
+    Return a value that a template or an XCom may have made, of text without the blanks around it.
 
-    if "{{" in path or "{%" in path:
-        return InvalidRequestError(
-            f"{name} is {without_credentials(path)!r}, a template that was not rendered.",
+    :param name: what the value is called in errors
+    :raises InvalidRequestError: as :func:`check_rendered` does
+    """
+    check_rendered(name, value)
+    return value.strip() if isinstance(value, str) else value
+
+
+def check_text(name: str, text: str) -> None:
+    """
+    Check that a text is none that a template leaves in place of a value.
+
+    :param name: what the text is called in errors
+    :raises InvalidRequestError: if it is the text of a list or dict, or a template that was not rendered
+    """
+    kind = _kind_of_text(text.strip())
+    if kind:
+        # Not quoted: it may be long, and hold anything.
+        raise InvalidRequestError(
+            f"{name} is the text of {kind}: a template makes text of every value.",
             next_step=(
-                "Airflow renders templates in text, but not in a Path: give the path as text."
+                "Pass the value itself, such as the output of an upstream task.\n"
+                "For params and conf, set render_template_as_native_obj=True on the DAG."
             ),
         )
-    if path.startswith("~"):
-        return InvalidRequestError(
-            f"{name} is {without_credentials(path)!r}, and ~ is not expanded, because it means a "
-            "different folder for each user.",
+    check_no_template(name, text)
+
+
+def _kind_of_text(text: str) -> str:
+    """Return the kind of a list, tuple or dict of which this is the text; empty if it is of none."""
+    if not text.startswith(("[", "(", "{")):
+        return ""
+    for parse in (ast.literal_eval, json.loads):
+        try:
+            value = parse(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(value, list | tuple | dict):
+            return kind_of(value)
+    return ""
+
+
+def check_no_template(name: str, text: str) -> None:
+    """Raise an InvalidRequestError if a text is a template that was not rendered."""
+    if "{{" in text or "{%" in text:
+        raise InvalidRequestError(
+            f"{name} is {_shown(text)}, a template that was not rendered.",
+            next_step=(
+                "Airflow renders templates in text, but not in a Path, in the names of a dict, or "
+                "inside a @task.\n"
+                "Give a path as text, and make any other value in a @task."
+            ),
+        )
+
+
+def check_path(name: str, path: str | None) -> None:
+    """Raise an InvalidRequestError if a path is not one once rendered, or begins with ``~``."""
+    check_rendered(name, path)
+    if path and path.startswith("~"):
+        raise InvalidRequestError(
+            f"{name} is {_shown(path)}, and ~ is not expanded, because it means a different folder "
+            "for each user.",
             next_step="Give an absolute path.",
         )
-    return None
+
+
+def check_names(name: str, inputs: object) -> None:
+    """
+    Raise an InvalidRequestError if the name of an input is a template: Airflow renders values alone.
+
+    Names within a value may be anything: a flow may fill in a document by them.
+    """
+    if isinstance(inputs, Mapping):
+        for key in inputs:
+            check_no_template(f"{name} has a name that", str(key))
+
+
+def _shown(text: str) -> str:
+    # Not at the top: this module is imported when a DAG file is parsed.
+    from workflow_automation_provider.client.redaction import without_credentials
+
+    return repr(without_credentials(text))
 
 
 def is_limit(value: object) -> bool:
@@ -130,6 +203,15 @@ def identifier(name: str, value: object) -> str:
     except UnicodeEncodeError:
         raise InvalidRequestError(f"{name} is not valid Unicode text: fix its decoding.") from None
     return value
+
+
+def path_segment(text: str) -> str:
+    """Return a text as one segment of a URL's path."""
+    segment = quote(text, safe="")
+    if segment.strip("."):
+        return segment
+    # quote() leaves dots, and a segment of dots alone would be a relative path.
+    return segment.replace(".", "%2E")
 
 
 def kind_of(value: object) -> str:
@@ -167,3 +249,47 @@ def web_link(link: object) -> str:
     A browser runs ``javascript:``.
     """
     return link if isinstance(link, str) and _WEB.fullmatch(link) else ""
+
+
+def is_relative_link(link: object) -> bool:
+    """Return whether a link of the service is to be resolved against its base URL."""
+    try:
+        return isinstance(link, str) and not urlsplit(link.strip()).scheme
+    except ValueError:
+        return False
+
+
+def browser_link(link: object) -> str:
+    """
+    Return a link of the service as a browser opens it: quoted, its host in ASCII.
+
+    :param link: as the service or a run gave it; one that is fine stays as it is
+    :raises ValueError: if there is no such link, saying why in words that follow its name
+    """
+    if not isinstance(link, str):
+        raise ValueError(f"is {kind_of(link)}, not text")
+    link = link.strip()
+    if web_link(link):
+        return link
+
+    if one_line(link) != link or "\\" in link:
+        raise ValueError("contains a control character or a backslash")
+    try:
+        parts = urlsplit(link)
+    except ValueError:
+        raise ValueError("is not a valid URL") from None
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("is not the URL of a web page, which begins with https:// or http://")
+    if "@" in parts.netloc:
+        raise ValueError("contains a user name or password")
+
+    # Not at the top: this module is imported when a DAG file is parsed.
+    import httpx
+
+    try:
+        found = web_link(str(httpx.URL(link)))
+    except (httpx.InvalidURL, ValueError):
+        found = ""
+    if not found:
+        raise ValueError("is not a valid URL, or too long")
+    return found

@@ -15,12 +15,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 
 from workflow_automation_provider.client import json_values
-from workflow_automation_provider.client.checks import identifier, kind_of
+from workflow_automation_provider.client.checks import (
+    check_rendered,
+    identifier,
+    kind_of,
+    path_segment,
+)
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -197,20 +202,16 @@ def trigger_request(base_url: str, inputs: object, flow_id: object = None) -> Re
     :raises InvalidRequestError: if an argument cannot be sent
     """
     if not isinstance(inputs, Mapping):
+        check_rendered("inputs", inputs)
         raise InvalidRequestError(
-            f"inputs is {kind_of(inputs)}: expected a dict of input names and values "
-            "({} for none).",
-            next_step="A template gives text: of an upstream task, pass its output.",
+            f"inputs is {kind_of(inputs)}: expected a dict of input names and values ({{}} for none)."
         )
     content = _TRIGGER_BODY % json_values.encode("inputs", inputs)
     if flow_id is None:
         return Request(Operation.TRIGGER_BY_KEY, f"{base_url}/trigger", None, content)
-    segment = quote(identifier("flow_id", flow_id), safe="")
-    if not segment.strip("."):  # it would be resolved as a relative path, and quote() leaves dots
-        segment = segment.replace(".", "%2E")
-    return Request(
-        Operation.TRIGGER_BY_PATH, f"{base_url}/flows/{segment}/trigger", str(flow_id), content
-    )
+    flow = identifier("flow_id", flow_id)
+    url = f"{base_url}/flows/{path_segment(flow)}/trigger"
+    return Request(Operation.TRIGGER_BY_PATH, url, flow, content)
 
 
 def with_inputs(request: Request, encoded: bytes) -> Request:

@@ -26,7 +26,12 @@ from typing import Any, cast
 from airflow.sdk import ObjectStoragePath
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
-from workflow_automation_provider.client.checks import check_rendered, kind_of, unusable_path
+from workflow_automation_provider.client.checks import (
+    check_names,
+    check_path,
+    check_rendered,
+    kind_of,
+)
 from workflow_automation_provider.client.files import reason
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.redaction import without_credentials
@@ -80,15 +85,7 @@ class BatchSource:
         self._prefix = f"{flow_id} ".encode(errors="surrogatepass")
         self._is_file = isinstance(batch, str | os.PathLike | ObjectStoragePath)
         if self._is_file:
-            text = str(batch)
-            if text.lstrip().startswith(("[", "{")):
-                raise InvalidRequestError(
-                    "batch is the text of a whole value: pass the XCom itself, such as upstream.output, or set "
-                    "render_template_as_native_obj on the DAG."
-                )
-            check_rendered("batch", text)
-            if error := unusable_path("batch", without_credentials(text)):
-                raise error
+            check_path("batch", str(batch))
         # A list, a tuple, or Airflow's lazy sequence of a mapped task's XComs.
         elif isinstance(batch, bytes | bytearray) or not isinstance(batch, Sequence):
             raise InvalidRequestError(
@@ -106,6 +103,9 @@ class BatchSource:
         for index, (place, inputs, line) in enumerate(
             self._lines() if self._is_file else self._elements()
         ):
+            if not self._is_file:
+                check_rendered(place, inputs)
+                check_names(place, inputs)
             if not isinstance(inputs, Mapping):
                 raise InvalidRequestError(
                     f"{place} is {kind_of(inputs)}: expected an object of input names and values."

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from airflow.sdk import Asset, ObjectStoragePath
 
-from workflow_automation_provider.client.checks import kind_of, unusable_path
+from workflow_automation_provider.client.checks import check_path, check_text, kind_of
 from workflow_automation_provider.client.files import Element, File, reason
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.hooks.stores import MAGIC, Store, found_file, stored_files
@@ -75,6 +75,7 @@ def _source(name: str, source: FileSource, stores: dict[int, Store]) -> Iterable
     scheme, is_url, path = str(source).partition("://")
     if not is_url or scheme.strip().lower() in ("file", "local"):
         return _local_files(name, getattr(source, "path", path if is_url else str(source)))
+    check_text(name, str(source))
     return stored_files(name, source, stores)
 
 
@@ -110,8 +111,8 @@ def _local_files(name: str, text: str) -> Iterator[File]:
     exists = os.path.lexists(
         text
     )  # a file whose own name looks like a pattern is meant as it is written
-    if not exists and (error := unusable_path(name, text)):
-        raise error
+    if not exists:
+        check_path(name, text)
     matches = [text]
     if not exists and MAGIC.search(text):
         try:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
-from workflow_automation_provider.client.checks import one_line
+from workflow_automation_provider.client.checks import check_names, one_line, rendered
 from workflow_automation_provider.exceptions import Code, WorkflowAutomationError
-from workflow_automation_provider.operators.base import rendered
 
 if TYPE_CHECKING:
     import jinja2
@@ -100,6 +99,7 @@ class FlowNotifier(BaseNotifier):
         code = Code.NOT_SENT
         try:
             flow_id = rendered("flow_id", self.flow_id) if self._is_flow_given else None
+            check_names("inputs", self.inputs)
             hook = WorkflowAutomationHook(self.workflow_automation_conn_id)
             hook.get_conn()
             self.log.info("If no later line gives its outcome, a run may have been started.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.definitions.asset import AssetRef
 
-from workflow_automation_provider.client.checks import check_rendered, check_seconds, one_line
+from workflow_automation_provider.client.checks import check_seconds, one_line, rendered
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRetrier
 
@@ -39,28 +39,6 @@ def check_choice(name: str, value: object, *choices: str) -> None:
         raise ValueError(
             f"{name} {value!r} is not supported; expected {', '.join(others)} or {last}."
         )
-
-
-def rendered(name: str, value: Any) -> Any:
-    """
-    Return a value as Airflow rendered it.
-
-    :param name: what the value is called in errors
-    :raises InvalidRequestError: if it is None or empty, the text "None" that a template makes of None, or a
-        template that was not rendered
-    """
-    check_rendered(name, value)
-    if isinstance(value, str) and ("{{" in value or "{%" in value):
-        from workflow_automation_provider.client.redaction import without_credentials
-
-        raise InvalidRequestError(
-            f"{name} is {without_credentials(value)!r}, a template that was not rendered.",
-            next_step=(
-                "Airflow renders the templates of a task, but not those of an operator that is executed inside a task: "
-                "pass the value itself."
-            ),
-        )
-    return value
 
 
 MAX_LINK = 2000

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workflow_automation_provider.client.checks import is_limit, kind_of
+from workflow_automation_provider.client.checks import check_path, is_limit, kind_of
 from workflow_automation_provider.exceptions import (
     Accepted,
     BatchInterruptedError,
@@ -15,7 +15,7 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
 )
 from workflow_automation_provider.execution.errors import task_error
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, check_choice, rendered
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, check_choice
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -108,6 +108,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         self.on_unknown_start = on_unknown_start
         self.on_rejected = on_rejected
         self.output_path = output_path
+        self._is_output_given = output_path is not None
 
     def _run_once(self, context: Context, **_: Any) -> list[BatchItem] | BatchSummary:
         # Not at the top: the DAG processor needs none of it.
@@ -149,7 +150,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             }
         else:
             extra = {name: result[name] for name in ("path", "total", "started", "rejected")}
-        if flow_id := self.flow_id or self.hook.extra.flow_id:
+        if flow_id := self._rendered_flow_id() or self.hook.extra.flow_id:
             extra["flow_id"] = flow_id
         has_items = isinstance(self.batch, Sequence) and not isinstance(self.batch, str)
         return extra, () if has_items else self.batch, extra.get("path", ())
@@ -159,7 +160,10 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             raise InvalidRequestError(
                 f"output_path is {kind_of(self.output_path)}: expected a path or URL as text."
             )
-        return None if self.output_path is None else rendered("output_path", self.output_path)
+        # A template that rendered to None must not be mistaken for an argument left out.
+        if self._is_output_given or self.output_path is not None:
+            check_path("output_path", self.output_path)
+        return self.output_path
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with: clearing it starts all items again."""

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from urllib.parse import urljoin
 
+from workflow_automation_provider.client.checks import (
+    check_names,
+    check_rendered,
+    is_relative_link,
+)
 from workflow_automation_provider.exceptions import (
     ConnectionUnusableError,
     OutcomeUnknownError,
@@ -118,6 +125,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         self.on_run_failed = on_run_failed
         self.claim_timeout = claim_timeout
         self.files = files
+        self._are_files_given = files is not None
         self.on_unknown_start = on_unknown_start
         self._flow_run: FlowRun | None = None
         self._check_values()
@@ -164,9 +172,9 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             hook=self.hook,
             retrier=self._retrier,
             rendered_flow_id=self._rendered_flow_id,
-            make_inputs=lambda: self._make_inputs(context),
+            make_inputs=lambda: self._checked_inputs(context),
             request=self._request_digest(),
-            on_run=lambda run, goes_on: FlowRunLink.persist(
+            on_run=lambda run, goes_on: self._persist_link(
                 context, run.get("run_link"), at_once=goes_on
             ),
             files=self.files,
@@ -181,14 +189,29 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         )
         return self._flow_run.execute()
 
+    def _persist_link(self, context: Context, run_link: str | None, *, at_once: bool) -> None:
+        """Store the link to the run, resolved against the base URL."""
+        if is_relative_link(run_link):
+            # Without a connection, the log says that it is no URL.
+            with contextlib.suppress(Exception):
+                run_link = urljoin(f"{self.hook.get_conn().base_url}/", run_link)
+        FlowRunLink.persist(context, run_link, at_once=at_once)
+
     def _request_digest(self) -> str | None:
         """Return what identifies the request in a later try, None if its inputs are not known before the start."""
         from workflow_automation_provider.execution.start import request_digest
 
         return request_digest(self.inputs, self.flow_id)
 
+    def _checked_inputs(self, context: Context) -> Mapping[str, Any]:
+        # A template that rendered to None must not be mistaken for an argument left out.
+        if self._are_files_given and self.files is None:
+            check_rendered("files", None)
+        return self._make_inputs(context)
+
     def _make_inputs(self, context: Context) -> Mapping[str, Any]:
         """Return the inputs, once it is certain that a run is to be started."""
+        check_names("inputs", self.inputs)
         return self.inputs
 
     def _told(self, result: RunResult) -> tuple[dict[str, Any], object, object]:

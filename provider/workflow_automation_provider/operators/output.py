@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -52,14 +53,34 @@ class FlowOutput(PlainXComArg):
         """
         value = super().resolve(context)
         for number, part in enumerate(self.path):
+            if isinstance(value, str):  # whose characters are no fields
+                raise KeyError(self._missing(number, _of_text(value)))
             try:
                 value = value[part]
             except (KeyError, IndexError, TypeError):
-                known = "".join(f"[{name!r}]" for name in (self.key, *self.path[:number]))
-                raise KeyError(
-                    f"The output{known} of task {self.operator.task_id} has no {part!r}"
-                ) from None
+                raise KeyError(self._missing(number)) from None
         return value
+
+    def _missing(self, number: int, why: str = "") -> str:
+        """Return that a part of the path is missing, and why."""
+        known = "".join(f"[{name!r}]" for name in (self.key, *self.path[:number]))
+        task = self.operator.task_id
+        return f"The output{known} of task {task} has no {self.path[number]!r}{why}"
+
+
+def _of_text(text: str) -> str:
+    """Return what there is to say of a text that has no fields."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return ": it is text"
+    if isinstance(document, dict):
+        kind = "an object"
+    elif isinstance(document, list):
+        kind = "a list"
+    else:
+        return ": it is text"
+    return f": it is {kind} as JSON text. Let the flow's step send {kind}, not its text"
 
 
 def check_key(operator: Operator, key: object) -> None:

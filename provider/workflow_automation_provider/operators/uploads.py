@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workflow_automation_provider.client.checks import FileFormat, check_file_format, is_limit
+from workflow_automation_provider.client.checks import (
+    FileFormat,
+    check_file_format,
+    is_limit,
+    rendered,
+)
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
 from workflow_automation_provider.execution.errors import task_error
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, link_of, rendered
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, link_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -114,14 +119,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     def _run(self) -> tuple[Any, str | None]:
         """Return the run, and the flow if one is given: the result of a trigger has both."""
         flow_id = self._rendered_flow_id()
-        if (
-            isinstance(self.run_id, str)
-            and self.run_id.lstrip().startswith("{")
-            and "run_id" in self.run_id
-        ):
-            raise InvalidRequestError(
-                "run_id is the text of a whole result: pass trigger.output, or its key run_id."
-            )
         if isinstance(self.run_id, Sequence) and not isinstance(self.run_id, str):
             raise InvalidRequestError(
                 "run_id holds several results.",

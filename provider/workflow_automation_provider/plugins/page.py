@@ -37,7 +37,7 @@ from jinja2 import Environment
 from sqlalchemy import and_, case, exists, func, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from workflow_automation_provider.client.checks import web_link
+from workflow_automation_provider.client.checks import browser_link
 from workflow_automation_provider.execution.batch_record import BATCH
 from workflow_automation_provider.execution.ledger import PREFIX
 from workflow_automation_provider.plugins.conversation import State, conversations
@@ -115,7 +115,17 @@ def duration(time: timedelta) -> str:
 
 _SOURCE = Path(__file__).with_name("page.html").read_text("utf-8")
 _ENVIRONMENT = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-_ENVIRONMENT.filters |= {"shown": shown, "web": web_link, "duration": duration}
+
+
+def _web(link: object) -> str:
+    """Return a link as a browser opens it, empty if there is none."""
+    try:
+        return browser_link(link)
+    except ValueError:
+        return ""
+
+
+_ENVIRONMENT.filters |= {"shown": shown, "web": _web, "duration": duration}
 _ENVIRONMENT.filters["segment"] = partial(quote, safe="")  # of a path
 _TEMPLATE = _ENVIRONMENT.from_string(
     _SOURCE, {"State": State, "MAX_ROWS": MAX_ROWS, "MAX_TASKS": MAX_TASKS}

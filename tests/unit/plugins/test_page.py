@@ -611,6 +611,12 @@ class TestHostileTexts:
             assert "1001" in found.text
             assert all(link.startswith(("/dags/", "?")) for link in found.links), found.links
 
+    def test_a_link_that_a_browser_opens(self, dag, listed, tab):
+        url = "https://müller.test/runs/my run"
+        task = Task(dag).outcome(run={"run_id": "1001", "run_link": url})
+        for found in (listed(), tab(task)):
+            assert "https://xn--mller-kva.test/runs/my%20run" in found.links
+
     def test_links_that_are_none_of_the_web(self):
         urls = [
             "JavaScript://app.test/%0aalert(1)", " javascript:alert(1)", "/logout", "java\tscript:alert(1)",
