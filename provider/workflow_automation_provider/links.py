@@ -41,7 +41,7 @@ class FlowRunLink(BaseOperatorLink):
             empty to take one back
         :param at_once: whether to store it now; at the end of the task, Airflow does
         """
-        link = "" if run_link is None else _opened(run_link)
+        link = _opened(run_link) if run_link else ""
         cls._last = context["ti"], link
         if at_once and (link or run_link == ""):
             try:

@@ -191,7 +191,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
 
     def _persist_link(self, context: Context, run_link: str | None, *, at_once: bool) -> None:
         """Store the link to the run, resolved against the base URL."""
-        if is_relative_link(run_link):
+        if run_link and is_relative_link(run_link):
             # Without a connection, the log says that it is no URL.
             with contextlib.suppress(Exception):
                 run_link = urljoin(f"{self.hook.get_conn().base_url}/", run_link)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workflow_automation_provider.client.redaction import Redactor
 from workflow_automation_provider.execution.ledger import (
     Asked,
     Claim,
@@ -172,7 +173,7 @@ def test_what_a_start_may_have_left_is_mentioned_until_it_is_over(outcome, words
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_what_its_run_has_said_is_said_of_a_start(outcome):
     spoken = Spoken(claim=Claim(AT, "7", "http://there/7"), end=End(AT, "failed", "7"))
-    text = Facts(start=start(), outcome=outcome, spoken=spoken).text(str)
+    text = Facts(start=start(), outcome=outcome, spoken=spoken).text(Redactor([]))
     assert "started run 7, http://there/7, which has ended (failed)." in text
 
 
