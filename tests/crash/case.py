@@ -78,8 +78,8 @@ class Case:
     def clear(self) -> None:
         self.api.clear(self.dag_id, self.run_id, "trigger")
 
-    def mark(self, state: str, map_index: int = -1) -> None:
-        self.api.mark(self.dag_id, self.run_id, "trigger", state, map_index=map_index)
+    def mark(self, state: str, task_id: str = "trigger", map_index: int = -1) -> None:
+        self.api.mark(self.dag_id, self.run_id, task_id, state, map_index=map_index)
 
     # What has happened
 

@@ -111,9 +111,9 @@ def test_two_runs_of_one_start(task: WaitingTask, say: Say) -> None:
             partial(say, task.url, "started", server=server, run_id=server) for server in range(2)
         )
         found = at_once(*calls)
-        assert sorted(found) == [200, 409]
+        assert sorted(found) == [200, 404]
         assert task.spoken.run_ids == {str(found.index(200))}
-        assert task.spoken.refused == (str(found.index(409)),)
+        assert task.spoken.refused == (str(found.index(404)),)
 
 
 @pytest.mark.parametrize("status", ["started", "success"])

@@ -31,7 +31,11 @@ def test_cleared_once_it_had_succeeded(case: Case) -> None:
 
 @play("patient")
 def test_cleared_while_the_service_works(case: Case) -> None:
-    """The task was killed before it knew of its run: its next try is the one place that tells of it."""
+    """
+    It starts another run, though it was running, and is not retried.
+
+    The task was killed before it knew of its run: its next try is the one place that tells of it.
+    """
     fault = case.fault("hang_after", seconds=90)
     case.begin()
     wait_for("the run", lambda: fault.struck and case.runs)
@@ -42,6 +46,19 @@ def test_cleared_while_the_service_works(case: Case) -> None:
         assert any(
             MAYBE_STARTED in line and "has been cleared" in line for line in case.log.splitlines()
         )
+
+
+@play("after_another")
+def test_the_task_before_is_marked_as_success(case: Case) -> None:
+    """Airflow then clears the failed tasks downstream of it, and the task starts another run."""
+    case.fault("drop_after")
+    case.begin()
+    case.end("failed", runs=1)
+    # It has succeeded, and could not be marked as what it is.
+    case.mark("failed", task_id="before")
+    case.mark("success", task_id="before")
+    wait_for("another run", lambda: len(case.runs) == 2)
+    case.end("success", runs=2)
 
 
 @play("waits_for_the_service_mapped")

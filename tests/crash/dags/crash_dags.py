@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pendulum
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, task
 
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
@@ -48,6 +49,9 @@ with dag("waits"):
         return str(run["run_id"])
 
     announce(started.output)
+
+with dag("after_another"):
+    EmptyOperator(task_id="before") >> trigger()
 
 # Each run claims its start.
 with dag("claims"):
