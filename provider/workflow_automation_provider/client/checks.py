@@ -12,7 +12,7 @@ MAX_TIMEOUT = 7 * 24 * 3600
 """In seconds: longer than any sensible timeout, and short enough for the clock functions to accept."""
 
 
-FormatWord = Literal["name", "base64", "data_url", "content_type", "size"]
+FormatWord = Literal["name", "path", "base64", "data_url", "content_type", "size"]
 """What a field of an element may hold."""
 
 DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
@@ -74,16 +74,17 @@ def check_rendered(name: str, value: object) -> None:
 
 def unusable_path(name: str, path: str) -> InvalidRequestError | None:
     """Return an error if a path is a template that was not rendered, or begins with ``~``."""
-    from workflow_automation_provider.client.redaction import without_credentials
+    from workflow_automation_provider.client.redaction import shown
 
     if "{{" in path or "{%" in path:
         return InvalidRequestError(
-            f"{name} is {without_credentials(path)!r}, a template that was not rendered.",
+            f"{name} is {shown(path)}, a template that was not rendered.",
             next_step="Airflow renders templates in text, but not in a Path: give the path as text.",
         )
     if path.startswith("~"):
         return InvalidRequestError(
-            f"{name} is {without_credentials(path)!r}, and ~ is not expanded, because it means a different folder for each user.",
+            f"{name} is {shown(path)}, and ~ is not expanded, "
+            "because it means a different folder for each user.",
             next_step="Give an absolute path.",
         )
     return None

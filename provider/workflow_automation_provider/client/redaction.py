@@ -92,16 +92,48 @@ def without_credentials(text: str) -> str:
     return re.sub(r"\S+", lambda match: _without_query(_without_password(match[0])), text)
 
 
+def shown(source: object) -> str:
+    """Return a path or URL that an author gave, in quotes and without its credentials."""
+    text = str(source)
+    # As a whole: a password may have blanks.
+    return repr(without_credentials(_without_query(_without_password(text))))
+
+
+def without_credentials_of(source: str, text: str) -> str:
+    """
+    Return what others say of a path or URL, without its credentials, however they are written.
+
+    :param source: the path or URL that an author gave
+    :param text: such as the message of an exception, which may quote a part of it
+    """
+    for secret in (_password(source), _query(source)):
+        if secret:
+            text = Redactor((), key=secret).text(text.replace(secret, "***"))
+    return without_credentials(text)
+
+
 def _without_password(word: str) -> str:
-    user, end = _USER.search(word), word.rfind("@")
-    return f"{word[: user.end()]}***{word[end:]}" if user and user.end() < end else word
+    password = _password(word)
+    return word.replace(f":{password}@", ":***@") if password else word
+
+
+def _password(word: str) -> str:
+    """Return the password in a URL, empty if there is none."""
+    user = _USER.search(word)
+    return word[user.end() : max(word.rfind("@"), user.end())] if user else ""
 
 
 def _without_query(word: str) -> str:
+    query = _query(word)
+    return word.replace(f"?{query}", "?***") if query else word
+
+
+def _query(word: str) -> str:
+    """Return the query of a web address, empty if there is none."""
     web = _WEB_ADDRESS.search(word)
-    start = word.find("?", web.end()) + 1 if web else 0
-    query = word[start:].rstrip(_AROUND_URL) if start else ""
-    return f"{word[:start]}***{word[start + len(query) :]}" if query else word
+    if not web:
+        return ""
+    return word[web.end() :].partition("?")[2].rstrip(_AROUND_URL)
 
 
 def _forms(secret: str) -> frozenset[bytes]:

@@ -185,7 +185,7 @@ class Settings:
         "File format",
         "object or string",
         lambda value, _: check_file_format(value),
-        "How an uploaded file is written: a JSON object that maps field names to name, base64, data_url, "
+        "How an uploaded file is written: a JSON object that maps field names to name, path, base64, data_url, "
         "content_type or size; or one of these values alone.",
         '{"name": "name", "content_type": "content_type", "content": "base64"}',
         "base64",
