@@ -6,18 +6,13 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import asyncssh
 
 # Airflow keeps its stores, whose connections are closed as the process ends: after its log is.
 logging.getLogger("asyncssh").setLevel(logging.ERROR)
-
-
-class _Login(asyncssh.SSHServer):
-    def begin_auth(self, username: str) -> bool:
-        return False
 
 
 class SFTPServer:
@@ -32,6 +27,9 @@ class SFTPServer:
         self.port = 0
         self.reads: list[int] = []
         """The sizes of what it sent, in bytes."""
+        self.connections: list[asyncssh.SSHServerConnection] = []
+        self.before_read: Callable[[], object] = lambda: None
+        """Called before each read but the first."""
         self.room: int | None = None
         """How many more bytes fit on its disk, None if there is no limit."""
 
@@ -60,11 +58,20 @@ class SFTPServer:
     async def _listen(self) -> asyncssh.SSHAcceptor:
         counting = self
 
+        class Login(asyncssh.SSHServer):
+            def connection_made(self, connection: asyncssh.SSHServerConnection) -> None:
+                counting.connections.append(connection)
+
+            def begin_auth(self, username: str) -> bool:
+                return False
+
         class Counting(asyncssh.SFTPServer):
             def __init__(self, channel: asyncssh.SSHServerChannel[bytes]) -> None:
                 super().__init__(channel, chroot=str(counting.folder).encode())
 
             def read(self, file_obj: object, offset: int, size: int) -> bytes:
+                if counting.reads:
+                    counting.before_read()
                 content: bytes = super().read(file_obj, offset, size)  # type: ignore[assignment]
                 counting.reads.append(len(content))
                 return content
@@ -78,10 +85,13 @@ class SFTPServer:
 
         key = asyncssh.generate_private_key("ssh-ed25519")
         server = await asyncssh.listen(
-            "127.0.0.1", 0, server_factory=_Login, server_host_keys=[key], sftp_factory=Counting
+            "127.0.0.1", 0, server_factory=Login, server_host_keys=[key], sftp_factory=Counting
         )
         self.port = server.get_port()
         return server
 
     async def _close(self, server: asyncssh.SSHAcceptor) -> None:
         server.close()
+        for connection in self.connections:  # or a client would wait for ever
+            connection.abort()
+        await server.wait_closed()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import hashlib
 import json
 import os
+import threading
 import time
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from airflow.sdk import ObjectStoragePath
 from airflow.sdk.io import attach
 
 from code_blocks import read_code_blocks
@@ -139,6 +143,105 @@ class TestSFTP:
         with pytest.raises(FileUnavailableError, match="TimeoutError"):
             execute(sftp.url("a.jsonl"))
         assert service.uploads == []
+
+    @pytest.mark.parametrize(
+        ("step", "runs"), [("stat", 0), ("open", 0), ("write", 3), ("posix_rename", 3)]
+    )
+    def test_a_server_that_hangs_holds_no_batch_at_its_output(
+        self, service, batch, sftp, monkeypatch, step, runs
+    ):
+        """Nor the end of the process: no thread of it is waited for."""
+        import asyncssh
+
+        async def hang(*_):
+            await asyncio.sleep(3600)
+
+        monkeypatch.setattr(stores, "_TIMEOUT", 0.5)
+        monkeypatch.setattr(asyncssh.SFTPServer, step, hang)
+        before = {*threading.enumerate()}
+        with pytest.raises(FileUnavailableError, match="has not answered"):
+            batch(rows(3), output_path=sftp.url("output.jsonl"))
+        begun = {*threading.enumerate()} - before
+        assert all(thread.daemon for thread in begun)
+        assert len(service.runs) == runs
+
+    def test_a_file_that_is_rewritten_within_the_second_of_its_time_is_sent_whole_or_not_at_all(
+        self, service, upload, sftp
+    ):
+        path, size = sftp.folder / "a.bin", 2 * MIB
+        path.write_bytes(b"a" * size)
+        rewritten = threading.Event()
+
+        def rewrite(*_):
+            if not rewritten.is_set():
+                rewritten.set()
+                with path.open("r+b") as stream:
+                    stream.write(b"b" * size)
+
+        sftp.before_read = rewrite
+        with contextlib.suppress(FileUnavailableError):
+            upload(sftp.url("a.bin"))
+        assert rewritten.is_set()
+        assert {found for _, found in sent_files(service)} <= {
+            sha256(letter * size) for letter in (b"a", b"b")
+        }
+
+    def test_a_file_that_is_written_to_all_the_time_is_an_error(self, service, upload, sftp):
+        path = sftp.folder / "a.bin"
+        path.touch()
+        ended = threading.Event()
+
+        def write():
+            while not ended.wait(0.05):
+                os.utime(path)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            with pytest.raises(FileUnavailableError, match="being written to"):
+                upload(sftp.url("a.bin"))
+        finally:
+            ended.set()
+            writer.join()
+
+
+class TestCredentials:
+    """Of a URL that an author gave: no error shows them, whoever wrote it."""
+
+    @pytest.fixture(params=["files", "prefix", "path", "batch", "output_path"])
+    def fails(self, request, service, context, batch):
+        """Name a URL where one is taken, and return all that its error says."""
+
+        makers: dict[str, Any] = {"prefix": lambda url: f"{url}/", "path": ObjectStoragePath}
+        make = makers.get(request.param, str)
+
+        def execute(url):
+            if request.param == "batch":
+                batch(url)
+            elif request.param == "output_path":
+                batch(rows(1), output_path=url)
+            else:
+                trigger(files=[make(url)]).execute(context())
+
+        def run(url):
+            with pytest.raises(WorkflowAutomationError) as caught:
+                execute(url)
+            assert service.runs == []
+            return "".join(traceback.format_exception(caught.value))
+
+        return run
+
+    @pytest.mark.parametrize("password", ["Pw-7hush9Q", "hush", "Pw%2D7hush%409Q"])
+    def test_a_password_in_a_url_is_in_no_error(self, fails, password):
+        told = fails(f"sftp://report:{password}@files.example/x")
+        assert password not in told
+        assert "Pw-7hush" not in told
+
+    @pytest.mark.parametrize("scheme", ["sftp", "ssh"])
+    def test_a_url_that_names_no_connection_is_told_how_to(self, fails, scheme):
+        told = fails(f"{scheme}://files/data/x")
+        assert f"name a connection: {scheme}://conn_id@/" in told
+        assert "[invalid-request]" in told
 
 
 @pytest.mark.parametrize("place", ["file", "memory", "s3"])

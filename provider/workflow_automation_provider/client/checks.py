@@ -15,7 +15,7 @@ MAX_TIMEOUT = 7 * 24 * 3600
 """In seconds: longer than any sensible timeout, and short enough for the clock functions."""
 
 
-FormatWord = Literal["name", "base64", "data_url", "content_type", "size"]
+FormatWord = Literal["name", "path", "base64", "data_url", "content_type", "size"]
 """What a field of an element may hold."""
 
 DEFAULT_FILE_FORMAT: Mapping[str, FormatWord] = {
@@ -173,9 +173,9 @@ def check_names(name: str, inputs: object) -> None:
 
 def _shown(text: str) -> str:
     # Not at the top: this module is imported when a DAG file is parsed.
-    from workflow_automation_provider.client.redaction import without_credentials
+    from workflow_automation_provider.client.redaction import shown
 
-    return repr(without_credentials(text))
+    return shown(text)
 
 
 def is_limit(value: object) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ from workflow_automation_provider.client.checks import (
     kind_of,
 )
 from workflow_automation_provider.client.json_values import encode
-from workflow_automation_provider.client.redaction import without_credentials
+from workflow_automation_provider.client.media_types import media_type
+from workflow_automation_provider.client.redaction import without_credentials_of
 from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     InvalidRequestError,
@@ -61,22 +63,24 @@ class File:
 
     :param name: the name to send to the service
     :param size: in bytes
-    :param content_type: its media type
+    :param content_type: its media type, None for that of its name
     :param source: where it comes from, for errors
     :param open: opens it for reading in binary mode
     :param fingerprint: returns a value that changes when the file does (size, modification time, …)
     :param location: its path or URL, for lineage; None if it has none
     :param read_ahead: reads the content in place of ``open``, and makes sure that it is the version of its fingerprint
+    :param path: its path below the folder or prefix that was searched, None for its name
     """
 
     name: str
     size: int
-    content_type: str
+    content_type: str | None
     source: str
     open: Callable[[], IO[bytes]] = field(repr=False)
     fingerprint: Callable[[], object] = field(repr=False, default=lambda: None)
     location: str | None = field(repr=False, default=None)
     read_ahead: ReadAhead | None = field(repr=False, default=None)
+    path: str | None = field(repr=False, default=None)
 
 
 Element = File | Mapping[str, Any]
@@ -210,12 +214,52 @@ def _parts(content: File | bytes, file_format: FileFormat) -> Iterator[bytes | F
 
 def _value(file: File, word: str) -> Iterator[bytes | File]:
     if word not in ("base64", "data_url"):
-        yield json.dumps(getattr(file, word)).encode("ascii")
+        yield json.dumps(_described(file, word)).encode("ascii")
         return
-    start = f"data:{file.content_type};base64," if word == "data_url" else ""
+
+    start = f"data:{media_type_of(file)};base64," if word == "data_url" else ""
     yield json.dumps(start)[:-1].encode("ascii")
     yield file
     yield b'"'
+
+
+def _described(file: File, word: str) -> str | int:
+    """Return what a word of a file format says of a file."""
+    if word == "size":
+        return file.size
+    if word == "content_type":
+        return media_type_of(file)
+    if word == "path":
+        return path_of(file)
+    return file.name
+
+
+def media_type_of(file: File) -> str:
+    """Return the media type that is sent."""
+    return media_type(file.name) if file.content_type is None else file.content_type
+
+
+def path_of(file: File) -> str:
+    """Return the path of a file below the folder or prefix that was searched; else its name."""
+    return file.name if file.path is None else file.path
+
+
+def repeated_names(elements: Iterable[object], file_format: FileFormat) -> list[str]:
+    """
+    Return what several files of a request are called, so that the service cannot tell them apart.
+
+    :param elements: those of the request
+    :param file_format: of its files: their paths tell them apart where it has these
+    """
+    words = {file_format} if isinstance(file_format, str) else {*file_format.values()}
+    files = [element for element in elements if isinstance(element, File)]
+    if "path" in words:
+        names = [path_of(file) for file in files]
+    elif "name" in words:
+        names = [file.name for file in files]
+    else:
+        names = []
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def read_whole(file: File, reading: Reading | None = None) -> Iterator[bytes]:
@@ -238,7 +282,7 @@ def read_whole(file: File, reading: Reading | None = None) -> Iterator[bytes]:
     except WorkflowAutomationError:
         raise
     except Exception as error:  # object stores raise all kinds of exceptions
-        raise changed(file, f"could not be read ({reason(error)})") from None
+        raise changed(file, f"could not be read ({reason(error, file.location)})") from None
 
 
 def _opened(file: File) -> Iterator[bytes]:
@@ -261,17 +305,23 @@ def version_of(file: File) -> object:
         return file.fingerprint()
     except Exception as error:  # of any kind, by store
         raise FileUnavailableError(
-            f"{file.source} can no longer be read ({reason(error)}).",
+            f"{file.source} can no longer be read ({reason(error, file.location)}).",
             consequence="Its request was not sent.",
         ) from None
 
 
-def reason(error: Exception) -> str:
-    """Return in one line why a file cannot be read."""
+def reason(error: Exception, source: object) -> str:
+    """
+    Return in one line why a file cannot be read.
+
+    :param source: the path or URL that an author gave, whose credentials the error may quote
+    """
+    given = str(source)
     if message := getattr(error, "strerror", None):
-        return without_credentials(str(message))
+        return without_credentials_of(given, str(message))
+
     line = str(error).strip().partition("\n")[0]
-    text = without_credentials(line[: 10 * _REASON])[:_REASON]
+    text = without_credentials_of(given, line[: 10 * _REASON])[:_REASON]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

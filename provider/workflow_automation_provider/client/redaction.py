@@ -116,20 +116,51 @@ def without_credentials(text: str) -> str:
     return re.sub(r"\S+", lambda match: _without_query(_without_password(match[0])), text)
 
 
+def shown(source: object) -> str:
+    """Return a path or URL that an author gave, in quotes and without its credentials."""
+    text = str(source)
+    # As a whole: a password may have blanks.
+    return repr(without_credentials(_without_query(_without_password(text))))
+
+
+def without_credentials_of(source: str, text: str) -> str:
+    """
+    Return what others say of a path or URL, without its credentials, however they are written.
+
+    :param source: the path or URL that an author gave
+    :param text: such as the message of an exception, which may quote a part of it
+    """
+    for secret in (_password(source), _query(source)):
+        if secret:
+            text = Redactor((), key=secret).text(text.replace(secret, "***"))
+    return without_credentials(text)
+
+
 def _without_password(word: str) -> str:
+    password = _password(word)
+    return word.replace(f":{password}@", ":***@") if password else word
+
+
+def _password(word: str) -> str:
+    """Return the password in a URL, empty if there is none."""
     user = _USER.search(word)
-    end = word.rfind("@")
-    if user is None or end <= user.end():
-        return word
-    return f"{word[: user.end()]}***{word[end:]}"
+    if user is None:
+        return ""
+    return word[user.end() : max(word.rfind("@"), user.end())]
 
 
 def _without_query(word: str) -> str:
-    start = _query_start(word)
-    query = word[start:].rstrip(_AROUND_URL)
-    if not start or not query:
+    query = _query(word)
+    if not query:
         return word
+    start = _query_start(word)
     return f"{word[:start]}***{word[start + len(query) :]}"
+
+
+def _query(word: str) -> str:
+    """Return the query of a URL, empty if there is none."""
+    start = _query_start(word)
+    return word[start:].rstrip(_AROUND_URL) if start else ""
 
 
 def _query_start(word: str) -> int:

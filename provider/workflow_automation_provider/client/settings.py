@@ -259,8 +259,8 @@ class Settings:
     file_format: FileFormat = _extra(  # noqa: RUF009
         "File format",
         _FILE_FORMAT,
-        "How an uploaded file is written: a JSON object that maps field names to name, base64, "
-        "data_url, content_type or size; or one of these values alone.",
+        "How an uploaded file is written: a JSON object that maps field names to name, path, "
+        "base64, data_url, content_type or size; or one of these values alone.",
         '{"name": "name", "content_type": "content_type", "content": "base64"}',
         "base64",
         "data_url",

@@ -15,8 +15,6 @@ import hashlib
 import json
 import os
 import posixpath
-import secrets
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -34,9 +32,17 @@ from workflow_automation_provider.client.checks import (
 )
 from workflow_automation_provider.client.files import reason
 from workflow_automation_provider.client.json_values import encode
-from workflow_automation_provider.client.redaction import without_credentials
+from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.hooks.stores import in_time, pieces, stored_at
+from workflow_automation_provider.hooks.stores import (
+    as_url,
+    bucket_of,
+    check_writable,
+    in_time,
+    pieces,
+    stored_at,
+    write_whole,
+)
 
 Batch = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | ObjectStoragePath
 """``inputs`` objects; or the path or URL of a JSON Lines file with one of them in each line."""
@@ -131,7 +137,7 @@ class BatchSource:
         if not self._is_file:
             return False
         own_fs, own_key = _stored("batch", self._batch)
-        if not _bucket(key):
+        if not bucket_of(key):
             own_key, key = (posixpath.normpath(f"/{path.lstrip('/')}") for path in (own_key, key))
         return bool((own_fs.protocol, own_key) == (fs.protocol, key))
 
@@ -190,7 +196,8 @@ class BatchSource:
             raise
         except Exception as error:  # object stores raise all kinds of exceptions
             what = f"batch is {_shown(self._batch)}, which cannot be read"
-            raise FileUnavailableError(f"{what}: {reason(error)}.") from None
+            why = reason(error, as_url(self._batch))
+            raise FileUnavailableError(f"{what}: {why}.") from None
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -208,7 +215,7 @@ def check_output(path: str, source: BatchSource) -> None:
 
     :param path: local path, or URL that Airflow's object storage writes
     :param source: what must not be overwritten
-    :raises InvalidRequestError: if it is the file of the batch, or ends in ``/``
+    :raises InvalidRequestError: if it is the file of the batch, a bucket alone, or ends in ``/``
     :raises FileUnavailableError: if it cannot be written, such as where there is no folder or bucket for it
     """
     if path.endswith("/"):
@@ -219,21 +226,19 @@ def check_output(path: str, source: BatchSource) -> None:
             raise InvalidRequestError(
                 f"output_path is {_shown(path)}, the file of the batch: expected another file."
             )
-        bucket = _bucket(key)
-        if not bucket and fs.isdir(key):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        # Who may write to a bucket need not be allowed to look.
-        if not bucket or not fs.exists(bucket):
-            beside = _beside(key)
-            fs.pipe_file(beside, b"")
-            with contextlib.suppress(Exception):
-                fs.rm_file(beside)
+        is_bucket = key.strip("/") == bucket_of(key) != ""
+        if is_bucket:
+            raise InvalidRequestError(
+                f"output_path is {_shown(path)}, a bucket: expected a file in it."
+            )
+        check_writable(fs, key)
     except InvalidRequestError:
         raise
     except Exception as error:  # object stores raise all kinds of exceptions
         hint = "Create its folder or bucket first." if isinstance(error, FileNotFoundError) else ""
         what = f"output_path is {_shown(path)}, which cannot be written"
-        raise FileUnavailableError(f"{what}: {reason(error)}.", next_step=hint) from None
+        why = reason(error, path)
+        raise FileUnavailableError(f"{what}: {why}.", next_step=hint) from None
 
 
 def write_output(path: str, items: Iterable[Mapping[str, Any]]) -> None:
@@ -244,35 +249,14 @@ def write_output(path: str, items: Iterable[Mapping[str, Any]]) -> None:
     """
     try:
         fs, key = _stored("output_path", path)
-        # A bucket shows an object once it is whole, and not every store can discard a part. A file grows.
-        written = key if _bucket(key) else _beside(key)
         with tempfile.NamedTemporaryFile() as file:
             file.writelines(json.dumps(item).encode() + b"\n" for item in items)
             file.flush()
-            try:
-                fs.put_file(file.name, written)
-                if isinstance(fs, LocalFileSystem) and fs.exists(key):
-                    shutil.copymode(key, written)
-                if written != key:
-                    fs.mv(written, key)
-            except BaseException:
-                if written != key:
-                    with contextlib.suppress(Exception):
-                        fs.rm_file(written)
-                raise
+            write_whole(fs, key, file.name)
     except Exception as error:  # object stores raise all kinds of exceptions
-        what = f"output_path is {_shown(path)}, which cannot be written: {reason(error)}."
-        raise FileUnavailableError(what) from error
-
-
-def _beside(key: str) -> str:
-    folder, separator, _ = key.rpartition("/")
-    return f"{folder}{separator}.output-{secrets.token_hex(8)}"
-
-
-def _bucket(key: str) -> str:
-    """Return the bucket of a key; empty for the path of a file system, local or of a server."""
-    return key.partition("/")[0]
+        why = reason(error, path)
+        what = f"output_path is {_shown(path)}, which cannot be written: {why}."
+        raise FileUnavailableError(what) from None
 
 
 def _stored(name: str, source: Any) -> tuple[Any, str]:
@@ -295,4 +279,4 @@ def _stored(name: str, source: Any) -> tuple[Any, str]:
 
 
 def _shown(path: object) -> str:
-    return repr(without_credentials(str(path)))
+    return shown(as_url(path))

@@ -20,7 +20,11 @@ from workflow_automation_provider.client.files import Element, File, version_of
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.exceptions import WorkflowAutomationError
 from workflow_automation_provider.execution.store import TaskRecord
-from workflow_automation_provider.hooks.sources import FileSource, resolve
+from workflow_automation_provider.hooks.sources import (
+    FileSource,
+    resolve,
+    warn_of_repeated_names,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -135,6 +139,7 @@ class Uploader:
         what = f"{len(elements):,} file{'s' * (len(elements) > 1)} of {mebibytes(size)}"
         self._log.info("Uploading %s for run %s: %s.", what, run_id, _names_of(elements))
         file_format = self.file_format or self.hook.extra.file_format
+        warn_of_repeated_names(requests, file_format, self._log)
         max_tries = (
             None if self.of_own_run else self.context["ti"].max_tries
         )  # which a Clear changes
@@ -251,8 +256,16 @@ def _digest(target: list[Any], requests: Sequence[Request]) -> str:
         digest.update(f"\n{len(request.files)}".encode())
         for element in request.files:
             if isinstance(element, File):
-                names = [element.name, element.content_type, element.source]
-                what = json.dumps([*names, element.size, str(version_of(element))]).encode()
+                # Not the media type that is guessed: it differs between machines.
+                facts = [
+                    element.name,
+                    element.path,
+                    element.content_type,
+                    element.source,
+                    element.size,
+                    str(version_of(element)),
+                ]
+                what = json.dumps(facts).encode()
             else:
                 what = element
             digest.update(b"\n" + what)

@@ -1,50 +1,62 @@
 """
-Found files, and those in stores, which fsspec lists and reads.
+Files in stores, which fsspec lists, reads and writes.
 
-An object that was replaced since it was listed is noticed by its size as it is read, and by its version, which is looked up
-once more before the last byte of the request is sent.
+An object that was replaced since it was found is noticed by its size as it is read, and by its version, which is looked
+at once more before the last byte of the request is sent, in the way in which it was found: the clients of some stores
+write the version of a listing differently from that of a single object.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import fnmatch
 import functools
-import mimetypes
+import os
 import re
+import secrets
+import shutil
+import stat
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any, cast
 
 from airflow.sdk import ObjectStoragePath
+from airflow.sdk.io import has_fs
 
 from workflow_automation_provider.client.files import File, changed, read_exactly, reason
-from workflow_automation_provider.client.redaction import without_credentials
+from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 
 MAGIC = re.compile(r"[*?[]")
 """What begins a wildcard."""
 
-_UNKNOWN_TYPE = "application/octet-stream"
-_COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
-
 # What identifies the content of an object, as fsspec's stores name it: the first that one says.
 _VERSIONS = (
-    *(
-        "generation",
-        "ETag",
-        "etag",
-        "VersionId",
-        "version_id",
-        "md5Hash",
-        "content_md5",
-        "sha",
-        "hex",
-    ),
-    *("LastModified", "last_modified", "modificationTime", "modify", "mtime", "updated"),
+    "generation",
+    "ETag",
+    "etag",
+    "VersionId",
+    "version_id",
+    "md5Hash",
+    "content_md5",
+    "sha",
+    "hex",
+    # Times, which are compared where there is nothing better
+    "LastModified",
+    "last_modified",
+    "modificationTime",
+    "modify",
+    "mtime",
+    "updated",
 )
 
 # Bytes that are read and asked for at once: multiples of 3, so that base64 of each piece joins without padding.
@@ -55,29 +67,52 @@ _BLOCK = 4 * _PIECE
 _AHEAD = 3 * _BLOCK
 _AT_ONCE = 32
 
-# Seconds that the client of a store may take for a request, with its own retries.
+# Seconds that the client of a store may take for a request, with its own retries, and the bytes a second of a slow one.
 _TIMEOUT = 300.0
+_SLOWEST = 100_000
 
-# Keys in a page of a listing.
-_PAGE = 1000
+# Seconds until a change shows in a time of whole seconds, with some for a clock that differs; and how often to wait for it.
+_SETTLED = 1.25
+_LOOKS = 3
 
 _Info = Mapping[str, Any]
 
 
-def found_file(location: str, size: Any, kind: type[File] = File, **how: Any) -> File:
-    """Return a file; its name and media type are those of its location."""
-    name = location.rstrip("/").rpartition("/")[2]
+# Calls of a store --------------------------------------------------------------------------------
+
+
+def in_time(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """
+    Call a method of a store, which may have no timeout of its own, and wait for up to five minutes.
+
+    :raises TimeoutError: if it takes longer
+    """
+    return _result(_begun(call, *args, **options), _TIMEOUT)
+
+
+def _begun(call: Callable[..., Any], *args: Any, **options: Any) -> Future[Any]:
+    """Call a method in a thread that nobody waits for, not even the end of the process."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            result = call(*args, **options)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def _result(future: Future[Any], seconds: float) -> Any:
     try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequestError(
-            f"{location!r} has a name that is not UTF-8: rename it."
-        ) from None
-    guessed, compressed = mimetypes.guess_type(name)
-    if compressed:  # the compressed file is sent, not its content
-        guessed = _COMPRESSED.get(compressed)
-    source = repr(without_credentials(location))
-    return kind(name, size, guessed or _UNKNOWN_TYPE, source, location=location, **how)
+        return future.result(seconds)
+    except TimeoutError:
+        if future.done():  # it has one of its own
+            raise
+        raise TimeoutError(f"the store has not answered for {seconds:,.0f} seconds") from None
 
 
 def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
@@ -87,32 +122,131 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
     :param name: what the URL is called in errors
     :raises InvalidRequestError: if it is no URL of a store
     """
+    url = as_url(source)
+    scheme, _, rest = url.partition("://")
+    host, _, key = rest.partition("/")
     try:
         if isinstance(source, ObjectStoragePath):
-            return source.fs, source.path
-        scheme, _, rest = source.partition("://")
-        host, _, key = rest.partition("/")
+            return in_time(getattr, source, "fs"), source.path
+
         if not host.isprintable():
             raise ValueError("it has a control character before its path")
         # Without the key: of a whole URL, an object storage path drops a "?" or "#" at the end, and tabs anywhere.
-        root = ObjectStoragePath(f"{scheme}://{host}/")
-        return root.fs, f"{root.path.rstrip('/')}/{key.rstrip('/')}" if key else root.path
+        fs, root = in_time(_opened, f"{scheme}://{host}/")
+        return fs, f"{root.rstrip('/')}/{key.rstrip('/')}" if key else root
     except ValueError as error:
         raise InvalidRequestError(
-            f"{name}: {without_credentials(str(source))!r} is not a URL that Airflow's object storage reads "
-            f"({reason(error)}): check its scheme, which cannot be http, https or ftp, and that the provider of the store is "
-            "installed."
+            f"{name}: {shown(url)} is not a URL that Airflow's object storage reads "
+            f"({reason(error, url)}): check its scheme, which cannot be http, https or ftp, and that the provider of the "
+            "store is installed.",
+            next_step=_connection_hint(scheme, host),
+        ) from None
+    except TypeError as error:  # an argument that only a connection gives
+        if "@" in host:
+            raise
+        raise InvalidRequestError(
+            f"{name}: {shown(url)} names no connection, which its store needs ({reason(error, url)}).",
+            next_step=_connection_hint(scheme, host),
         ) from None
 
 
-def in_time(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call a method of a store, which may have no timeout of its own, and wait for up to five minutes."""
-    # Without `with`, which would wait for a call that hangs.
-    return ThreadPoolExecutor(1).submit(call, *args, **options).result(_TIMEOUT)
+def _opened(root: str) -> tuple[Any, str]:
+    """Return the file system of a URL, which may connect to its host, and its path there."""
+    path = ObjectStoragePath(root)
+    return path.fs, path.path
+
+
+def _connection_hint(scheme: str, host: str) -> str:
+    """Return how a URL names a connection, if this one names none."""
+    if "@" in host or not has_fs(scheme.strip().lower()):
+        return ""
+    return f"If the store needs one, name a connection: {scheme}://conn_id@/…"
+
+
+def as_url(source: object) -> str:
+    """Return a source as text, with the ID of its connection."""
+    text = str(source)
+    conn_id = getattr(source, "conn_id", None)
+    scheme, separator, rest = text.partition("://")
+    if not separator or not isinstance(conn_id, str) or rest.startswith(f"{conn_id}@"):
+        return text
+    return f"{scheme}://{conn_id}@{rest}"
+
+
+# What a store has --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """
+    A glob or a prefix of keys.
+
+    :param root: the folder before the first wildcard
+    :param parts: those of the path below it; ``**`` stands for any number of parts
+    """
+
+    root: str
+    parts: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, path: str, *, is_prefix: bool) -> _Pattern:
+        magic = MAGIC.search(path)
+        if magic is None:
+            return cls(path, ("**",))
+
+        root = path[: max(path.rfind("/", 0, magic.start()), 0)]
+        parts = path[len(root) + 1 :].split("/")
+        if is_prefix:
+            parts.append("**")
+        return cls(root, tuple(parts))
+
+    @property
+    def is_shallow(self) -> bool:
+        """Whether all that it names is in one folder."""
+        return len(self.parts) == 1 and self.parts[0] != "**"
+
+    @property
+    def depth(self) -> int | None:
+        """How many levels of folders it names, None for all."""
+        return None if "**" in self.parts else len(self.parts)
+
+    def below(self, key: str) -> str | None:
+        """Return the path of a key below the root, None if it is elsewhere."""
+        root = f"{self.root.rstrip('/')}/"
+        return key.removeprefix(root) if key.startswith(root) else None
+
+    def names(self, key: str) -> bool:
+        """Return whether a key matches."""
+        path = self.below(key)
+        return path is not None and _fits(path.removesuffix("/").split("/"), self.parts)
+
+
+def _fits(key: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Return whether the parts of a key match those of a glob."""
+    if not pattern or not key:
+        return not pattern and not key
+    if pattern[0] == "**":
+        return len(pattern) == 1 or _fits(key, pattern[1:]) or _fits(key[1:], pattern)
+    return bool(key[0]) and fnmatch.fnmatchcase(key[0], pattern[0]) and _fits(key[1:], pattern[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """
+    What a source names.
+
+    :param path: its path below the folder that was searched, None if it was named
+    :param listing: the listing that has said all of it, None if it is to be looked up
+    """
+
+    key: str
+    path: str | None = None
+    listing: _Pattern | None = None
+    info: _Info | None = None
 
 
 class Store:
-    """A file system, with the scheme of its URLs, and what was listed of it."""
+    """A file system, with the scheme of its URLs."""
 
     def __init__(self, fs: Any, scheme: str) -> None:
         # By name, because importing all of them to compare would take seconds.
@@ -122,44 +256,51 @@ class Store:
         # Whether it is that of S3, Google Cloud Storage or Azure: what others' asynchronous methods take differs.
         self.is_cloud = not kinds.isdisjoint(("s3fs", "gcsfs", "adlfs"))
         self.is_s3 = "s3fs" in kinds
-        self._listings: list[tuple[str, int | None]] = []
-        self._listed = 0
         self._free = asyncio.Semaphore(_AT_ONCE)
+
         fs.invalidate_cache()  # a listing cached by an earlier task may be out of date
-        if (
-            self.is_s3 and fs._s3 is None
-        ):  # not connected yet: as many as never have to be waited for
+        is_connected = not self.is_s3 or fs._s3 is not None
+        if not is_connected:  # as many as never have to be waited for
             fs.config_kwargs.setdefault("max_pool_connections", 2 * _AT_ONCE)
 
-    def find(self, path: str, *, is_prefix: bool) -> dict[str, _Info]:
+    def find(self, path: str, *, is_prefix: bool) -> list[_Found]:
         """Return what is below a prefix, or what a glob names, by key."""
-        root, parts = path, ["**"]
-        if magic := MAGIC.search(path):
-            root = path[: max(path.rfind("/", 0, magic.start()), 0)]
-            parts = [*path[len(root) + 1 :].split("/"), *["**"] * is_prefix]
-        self._listings.append((root, None if "**" in parts else len(parts)))
-        found = self._list(*self._listings[-1])
-        self._listed += len(found)
+        listed = _Pattern.parse(path, is_prefix=is_prefix)
+        infos = self._list(listed)
         self.fs.invalidate_cache()  # what was listed may be much, and all that is needed of it was taken
-        if path in found and not is_prefix:  # what looks like a pattern may be a key
-            return {path: found[path]}
-        if is_prefix and any(key.startswith(f"{path}/") for key in found):  # and so may a prefix be
-            root, parts = path, ["**"]
-        below = f"{root.rstrip('/')}/"
-        return {
-            key: info
-            for key, info in found.items()
-            # An empty object whose key ends in a slash is written to show a folder.
-            if key.startswith(below)
-            and not (key.endswith("/") and info.get("size") == 0)
-            and _fits(key[len(below) :].removesuffix("/").split("/"), parts)
-        }
 
-    def _list(self, root: str, depth: int | None) -> dict[str, _Info]:
-        """List files by key, so many levels deep, None for all. Cloud stores list any depth at once."""
-        if depth == 1 or not self.is_cloud:
-            return dict(_below(self.fs, root, depth))
-        return cast("dict[str, _Info]", self.fs.find(root, detail=True))
+        if path in infos and not is_prefix:  # what looks like a pattern may be a key
+            return [self._found(path, None, listed, infos[path])]
+
+        pattern = listed
+        if is_prefix and any(key.startswith(f"{path}/") for key in infos):  # and so may a prefix be
+            pattern = _Pattern(path, ("**",))
+
+        found = []
+        for key in sorted(infos):
+            info = infos.pop(key)
+            # An empty object whose key ends in a slash is written to show a folder.
+            shows_folder = key.endswith("/") and info.get("size") == 0
+            if pattern.names(key) and not shows_folder:
+                found.append(self._found(key, pattern.below(key), listed, info))
+        return found
+
+    def _found(self, key: str, path: str | None, listing: _Pattern, info: _Info) -> _Found:
+        # A cloud store's listing says all; that of another may name a link, or round a time.
+        return _Found(key, path, listing, info) if self.is_cloud else _Found(key, path)
+
+    def _list(self, pattern: _Pattern, prefix: str = "") -> dict[str, _Info]:
+        """
+        List what a pattern may name, by key.
+
+        :param prefix: what the paths below its root begin with
+        """
+        # Cloud stores list any depth at once.
+        if not self.is_cloud or (pattern.is_shallow and not prefix):
+            return dict(_below(self.fs, pattern.root, pattern.depth))
+        options = {"prefix": prefix} if prefix else {}
+        found = in_time(self.fs.find, pattern.root, detail=True, **options)
+        return cast("dict[str, _Info]", found)
 
     def look_up(self, key: str) -> Callable[[], _Info]:
         """Begin to look up an object, and return a function that waits for the result."""
@@ -175,28 +316,32 @@ class Store:
 
     def check(self, files: Sequence[_StoredFile]) -> None:
         """
-        Look at objects again.
+        Look at objects again, at each as it was found.
 
         :raises FileUnavailableError: if one is no longer as it was found
         """
         self.fs.invalidate_cache()
-        now: dict[str, _Info] = {}
-        # A page of a listing says as much as so many lookups.
-        if self.is_cloud and len(files) > self._listed // _PAGE + len(self._listings):
-            for listing in self._listings:
-                now |= self._list(*listing)
-        looked_up = {file.key: self.look_up(file.key) for file in files if file.key not in now}
+        looks = {file.key: self.look_up(file.key) for file in files if file.listing is None}
+        listings = {
+            listing: self._listed_again(listing, files)
+            for listing in {file.listing for file in files}
+            if listing is not None
+        }
         for file in files:
             try:
-                info = looked_up[file.key]() if file.key in looked_up else now[file.key]
+                info = listings[file.listing][file.key] if file.listing else looks[file.key]()
+            except KeyError:
+                raise changed(file, "was deleted") from None
             except Exception as error:  # object stores raise all kinds of exceptions
-                raise changed(file, f"could not be looked up ({reason(error)})") from None
-            field, version = file.version
-            if (
-                info.get("size") not in (None, file.size)
-                or str(info.get(field) or version) != version
-            ):
+                why = reason(error, file.location)
+                raise changed(file, f"could not be looked up ({why})") from None
+            if (info.get("size"), *_version(info)) != file.fingerprint():
                 raise changed(file, "changed")
+
+    def _listed_again(self, listing: _Pattern, files: Sequence[_StoredFile]) -> dict[str, _Info]:
+        """List files of a listing again, without those before and after them."""
+        paths = [listing.below(file.key) or "" for file in files if file.listing == listing]
+        return self._list(listing, prefix=os.path.commonprefix(paths))  # noqa: RUF071 - of keys
 
 
 def _below(fs: Any, folder: str, depth: int | None) -> Iterator[tuple[str, _Info]]:
@@ -209,22 +354,54 @@ def _below(fs: Any, folder: str, depth: int | None) -> Iterator[tuple[str, _Info
             yield from _below(fs, path, depth and depth - 1)
 
 
-def _fits(key: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Return whether the parts of a key match those of a glob; ``**`` stands for any number of parts."""
-    if not pattern or not key:
-        return not pattern and not key
-    if pattern[0] == "**":
-        return len(pattern) == 1 or _fits(key, pattern[1:]) or _fits(key[1:], pattern)
-    return bool(key[0]) and fnmatch.fnmatchcase(key[0], pattern[0]) and _fits(key[1:], pattern[1:])
+def _version(info: _Info) -> tuple[str, str]:
+    """Return the name of the field that tells the version of an object, and its value."""
+    for field in _VERSIONS:
+        if info.get(field):
+            return field, str(info[field])
+    return "", ""
+
+
+def _unsettled(info: _Info) -> float:
+    """Return the seconds until a change shows, where only a time tells the version of an object."""
+    field, _ = _version(info)
+    changed_at = info.get(field)
+    if isinstance(changed_at, datetime):
+        changed_at = changed_at.timestamp()
+    if not isinstance(changed_at, int | float):
+        return 0.0
+
+    age = time.time() - changed_at
+    is_recent = -1 < age < _SETTLED
+    return _SETTLED - age if is_recent else 0.0
+
+
+# Its files ---------------------------------------------------------------------------------------
+
+
+def found_file(location: str, size: Any, kind: type[File] = File, **how: Any) -> File:
+    """Return a file; its name is that of its location."""
+    name = location.rstrip("/").rpartition("/")[2]
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(
+            f"{location!r} has a name that is not UTF-8: rename it."
+        ) from None
+    return kind(name, size, None, shown(location), location=location, **how)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StoredFile(File):
-    """An object in a store. Its version is the name of a field of the listing, and its value."""
+    """
+    An object in a store.
+
+    :param listing: the listing that it was found by, None if it was looked up
+    """
 
     store: Store
     key: str
-    version: tuple[str, str]
+    listing: _Pattern | None
 
 
 def stored_files(
@@ -241,53 +418,76 @@ def stored_files(
         scheme = str(source).partition("://")[0].strip().lower()
         store = stores.get(id(fs)) or stores.setdefault(id(fs), Store(fs, scheme))
         is_prefix = str(source).endswith("/")
-        named = None if is_prefix or MAGIC.search(path) else store.look_up(path)
+        is_named = not is_prefix and not MAGIC.search(path)
+        look = store.look_up(path) if is_named else None
 
-    def found() -> Iterator[File]:
+    def files() -> Iterator[File]:
         with _readable(name, source):
-            infos = {path: named()} if named else store.find(path, is_prefix=is_prefix)
-            if not infos:
-                raise FileNotFoundError
-            for key in sorted(infos):
-                yield _stored_file(store, key, infos.pop(key))
+            if look:
+                yield _stored_file(store, _Found(path), look())
+                return
 
-    return found()
+            found = store.find(path, is_prefix=is_prefix)
+            if not found:
+                raise FileNotFoundError
+            for one in found:
+                info = store.look_up(one.key)() if one.info is None else one.info
+                yield _stored_file(store, one, info)
+
+    return files()
 
 
 @contextmanager
 def _readable(name: str, source: object) -> Iterator[None]:
-    url = repr(without_credentials(str(source)))
+    url = as_url(source)
     try:
         yield
     except InvalidRequestError:
         raise
     except FileNotFoundError:
-        raise FileUnavailableError(f"{name}: there is no file at {url}.") from None
+        raise FileUnavailableError(f"{name}: there is no file at {shown(url)}.") from None
     except Exception as error:  # object stores raise all kinds of exceptions
-        raise FileUnavailableError(f"{name}: {url} cannot be read: {reason(error)}.") from None
+        why = reason(error, url)
+        raise FileUnavailableError(f"{name}: {shown(url)} cannot be read: {why}.") from None
 
 
-def _stored_file(store: Store, key: str, info: _Info) -> File:
-    if info["type"] == "link":  # as SFTP servers list it
-        info = in_time(store.fs.info, key)
-    version = next(((field, str(info[field])) for field in _VERSIONS if info.get(field)), ("", ""))
+def _stored_file(store: Store, found: _Found, info: _Info) -> File:
+    """
+    Return a file of what was listed or looked up.
+
+    :raises InvalidRequestError: if it is no file, or has no size
+    :raises TimeoutError: if it is written to all the time
+    """
+    for _ in range(_LOOKS):
+        unsettled = 0.0 if found.listing else _unsettled(info)
+        if not unsettled:
+            break
+        time.sleep(unsettled)
+        info = store.look_up(found.key)()
+    else:
+        raise TimeoutError("it is being written to")
+
     size = info.get("size")
+    fingerprint = (size, *_version(info))
     file = found_file(
-        f"{store.scheme}://{key}",
+        f"{store.scheme}://{found.key}",
         size,
         _StoredFile,
-        open=functools.partial(store.fs.open, key, "rb"),
-        fingerprint=lambda: (size, *version),
+        open=functools.partial(store.fs.open, found.key, "rb"),
+        fingerprint=lambda: fingerprint,
         read_ahead=_Reading,
+        path=found.path,
         store=store,
-        key=key,
-        version=version,
+        key=found.key,
+        listing=found.listing,
     )
     if info["type"] == "directory":
         advice = "to upload everything below it, pass its URL as text that ends with /"
         raise InvalidRequestError(f"{file.source} is a directory: {advice}.")
+
     # Google Cloud Storage lists the size of what it has, and returns it decompressed.
-    if info["type"] != "file" or size is None or info.get("contentEncoding") == "gzip":
+    is_decompressed = info.get("contentEncoding") == "gzip"
+    if info["type"] != "file" or size is None or is_decompressed:
         advice = "store it as a file without Content-Encoding: gzip"
         raise InvalidRequestError(
             f"{file.source} has no known size, which an upload requires: {advice}."
@@ -305,12 +505,13 @@ class _Reading:
         self._ahead: deque[tuple[int, Future[bytes]]] = deque()
 
     def chunks(self, file: File) -> Iterator[bytes]:
-        """Return the content of the next file; after that of the last, look all of them up again."""
+        """Return the content of the next file; after that of the last, look at all of them again."""
         yield from self._content(cast("_StoredFile", file))
         self._left -= 1
-        if not self._left:
-            for store in {one.store for one in self._files}:
-                store.check([one for one in self._files if one.store is store])
+        if self._left:
+            return
+        for store in {one.store for one in self._files}:
+            store.check([one for one in self._files if one.store is store])
 
     def close(self) -> None:
         """Cancel what is being fetched."""
@@ -322,38 +523,47 @@ class _Reading:
         blocks = _blocks(file)
         if file.size and not blocks:
             yield from _streamed(file) if file.store.is_s3 else pieces(file.open)
+            return
+
         for _ in blocks:
-            content = self._ahead[0][1].result(_TIMEOUT)
+            _, block = self._ahead[0]
+            content = block.result(_TIMEOUT)
             self._ahead.popleft()
             self._fetch()
-            yield from (content[at : at + _PIECE] for at in range(0, len(content), _PIECE))
+            for start in range(0, len(content), _PIECE):
+                yield content[start : start + _PIECE]
 
     def _fetch(self) -> None:
         """Begin to fetch what there is room for."""
-        while (
-            len(self._ahead) < _AT_ONCE and sum(size for size, _ in self._ahead) + _BLOCK <= _AHEAD
-        ):
+        while self._has_room():
             file, start = next(self._waiting, (None, 0))
             if file is None:
                 return
-            fs, end = file.store.fs, min(start + _BLOCK, file.size)
+            fs = file.store.fs
+            end = min(start + _BLOCK, file.size)
             # With both ends: of all of an object, s3fs would request the size first.
             content = fs._cat_file(file.key, start=start, end=end)
-            self._ahead.append((end - start, asyncio.run_coroutine_threadsafe(content, fs.loop)))
+            block = asyncio.run_coroutine_threadsafe(content, fs.loop)
+            self._ahead.append((end - start, block))
+
+    def _has_room(self) -> bool:
+        size = sum(size for size, _ in self._ahead)
+        return len(self._ahead) < _AT_ONCE and size + _BLOCK <= _AHEAD
 
 
 def _blocks(file: _StoredFile) -> range:
     """Return where the blocks of an object begin; none if it is not read ahead."""
-    is_fetched = file.store.is_cloud and not (file.store.is_s3 and file.size > _BLOCK)
-    return range(0, file.size if is_fetched else 0, _BLOCK)
+    is_streamed = file.store.is_s3 and file.size > _BLOCK
+    if is_streamed or not file.store.is_cloud:
+        return range(0)
+    return range(0, file.size, _BLOCK)
 
 
 def _streamed(file: _StoredFile) -> Iterator[bytes]:
     """Read an object of S3 by one request, one piece ahead."""
     fs = file.store.fs
-    stream = asyncio.run_coroutine_threadsafe(fs.open_async(file.key, "rb"), fs.loop).result(
-        _TIMEOUT
-    )
+    opening = asyncio.run_coroutine_threadsafe(fs.open_async(file.key, "rb"), fs.loop)
+    stream = opening.result(_TIMEOUT)
     ahead = asyncio.run_coroutine_threadsafe(_piece(stream), fs.loop)
     try:
         while piece := ahead.result(_TIMEOUT):
@@ -367,7 +577,10 @@ def _streamed(file: _StoredFile) -> Iterator[bytes]:
 
 async def _piece(stream: Any) -> bytes:
     piece = bytearray()
-    while len(piece) < _PIECE and (more := await stream.read(_PIECE - len(piece))):
+    while len(piece) < _PIECE:
+        more = await stream.read(_PIECE - len(piece))
+        if not more:
+            break
         piece += more
     return bytes(piece)
 
@@ -379,4 +592,75 @@ def pieces(opened: Callable[[], Any]) -> Iterator[bytes]:
         while piece := in_time(read_exactly, stream, _PIECE):
             yield piece
     finally:
-        ThreadPoolExecutor(1).submit(stream.close)
+        _begun(stream.close)
+
+
+# What is written ---------------------------------------------------------------------------------
+
+
+def bucket_of(key: str) -> str:
+    """Return the bucket of a key; empty for the path of a file system, local or of a server."""
+    return key.partition("/")[0]
+
+
+def check_writable(fs: Any, key: str) -> None:
+    """
+    Write and remove an empty file beside a file that will be written.
+
+    :raises Exception: of any kind, if it cannot be written
+    """
+    if not bucket_of(key):
+        if in_time(fs.isdir, key):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if _is_local(fs):
+            _check_replaceable(Path(key))
+
+    probe = _beside(key)
+    in_time(fs.pipe_file, probe, b"")
+    with contextlib.suppress(Exception):  # who may write need not be allowed to remove
+        in_time(fs.rm_file, probe)
+
+
+def write_whole(fs: Any, key: str, path: str) -> None:
+    """
+    Write a local file to a store; until it is there as a whole, an earlier one stays.
+
+    :param path: of the local file
+    :raises Exception: of any kind, if it cannot be written
+    """
+    # A bucket shows an object once it is whole, and not every store can discard a part. A file grows.
+    written = key if bucket_of(key) else _beside(key)
+    seconds = _TIMEOUT + Path(path).stat().st_size / _SLOWEST
+    try:
+        _result(_begun(fs.put_file, path, written), seconds)
+        if _is_local(fs) and Path(key).exists():
+            shutil.copymode(key, written)
+        if written != key:
+            in_time(fs.mv, written, key)
+    except BaseException:
+        if written != key:
+            with contextlib.suppress(Exception):
+                in_time(fs.rm_file, written)
+        raise
+
+
+def _beside(key: str) -> str:
+    folder, separator, _ = key.rpartition("/")
+    return f"{folder}{separator}.output-{secrets.token_hex(8)}"
+
+
+def _is_local(fs: Any) -> bool:
+    return "file" in fs.protocol
+
+
+def _check_replaceable(path: Path) -> None:
+    """Raise a PermissionError if a file is another user's, in a sticky folder such as ``/tmp``."""
+    try:
+        owner = path.stat().st_uid
+    except FileNotFoundError:
+        return
+
+    folder = path.parent.stat()
+    is_sticky = bool(folder.st_mode & stat.S_ISVTX)
+    if is_sticky and os.geteuid() not in (0, owner, folder.st_uid):
+        raise PermissionError(errno.EPERM, "it is another user's, in a folder with the sticky bit")

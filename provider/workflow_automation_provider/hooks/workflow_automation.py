@@ -166,11 +166,12 @@ class WorkflowAutomationHook(BaseHook):
             :mod:`workflow_automation_provider.exceptions`
         """
         # Imported here, because only uploads need it, and object storage is slow to import.
-        from workflow_automation_provider.hooks.sources import resolve
+        from workflow_automation_provider.hooks.sources import resolve, warn_of_repeated_names
 
         with self._locating(flow_id):
             elements = resolve(files)
             (request,) = self.prepare_uploads(run_id, elements, flow_id)
+            warn_of_repeated_names([request], self.extra.file_format, self.log)
             response = self.get_conn().send(request)
         collect(self, request.flow_id, read=elements)
         return cast("str", response)

@@ -43,7 +43,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     :param flow_id: the flow of the run, by default the one that the trigger returned, or else the
         connection's (templated). A template that renders to None or an empty string is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
-    :param file_format: the format of each file: a mapping of field name to ``name``, ``base64``,
+    :param file_format: the format of each file: a mapping of field name to ``name``, ``path``, ``base64``,
         ``data_url``, ``content_type`` or ``size``; or one of these values. By default the connection's
     :param files_per_request: the maximum number of files in one request, by default unlimited
     :param max_request_bytes: the maximum size of a request's body in bytes, encoding included, by default

@@ -26,7 +26,7 @@ from workflow_automation_provider.exceptions import (
 from .conftest import client_of, trigger_flow, upload_files
 
 CHUNK = files._CHUNK
-WORDS = ["name", "base64", "data_url", "content_type", "size"]
+WORDS = ["name", "path", "base64", "data_url", "content_type", "size"]
 
 
 def in_memory(content, name="a.txt", content_type="text/plain", **more):
@@ -68,6 +68,7 @@ def expected(word, name, content, content_type):
     encoded = base64.b64encode(content).decode()
     return {
         "name": name,
+        "path": name,
         "base64": encoded,
         "data_url": f"data:{content_type};base64,{encoded}",
         "content_type": content_type,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import tempfile
 import tracemalloc
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +15,7 @@ from airflow.sdk import ObjectStoragePath
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.execution.batch_source import (
     MAX_LINE,
@@ -165,6 +169,43 @@ def test_an_interruption_aborts_an_upload(bucket, number):
 def test_a_bucket_that_is_not_there_is_found_before_anything_is_started(bucket):
     with pytest.raises(FileUnavailableError, match="nowhere"):
         check_output(f"s3://{bucket.conn_id}@nowhere/output.jsonl", BatchSource([], None))
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_bucket_alone_is_no_output(service, batch, bucket, slash):
+    with pytest.raises(InvalidRequestError, match=r"output_path is .*, a (bucket|folder)"):
+        batch([{}], output_path=bucket.url().rstrip("/") + slash)
+    assert service.runs == []
+
+
+def test_a_bucket_without_the_right_to_write_is_found_before_anything_is_started(
+    service, batch, bucket, s3_port, monkeypatch
+):
+    denied = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+    with StoreProxy(s3_port).running() as proxy:
+        connection = json.dumps(bucket.connection(proxy.port))
+        monkeypatch.setenv(f"AIRFLOW_CONN_{bucket.conn_id.upper()}", connection)
+        proxy.faults.append(Fault(lambda seen: seen.method == "PUT", 403, denied, times=None))
+        with pytest.raises(FileUnavailableError, match="Access Denied"):
+            batch([{}], output_path=bucket.url("output.jsonl"))
+    assert service.runs == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_file_of_another_user_in_a_sticky_folder_is_found_before_anything_is_started():
+    with tempfile.TemporaryDirectory() as home:
+        folder = Path(home)
+        folder.chmod(0o1777)
+        path = folder / "output.jsonl"
+        path.touch()
+        try:
+            os.seteuid(65534)
+            with pytest.raises(FileUnavailableError, match="another user's"):
+                check_output(str(path), BatchSource([], None))
+            check_output(str(folder / "other.jsonl"), BatchSource([], None))
+        finally:
+            os.seteuid(0)
+        check_output(str(path), BatchSource([], None))
 
 
 def test_who_may_write_need_not_be_allowed_to_look(bucket, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import mimetypes
 import re
 from functools import partial
 from itertools import count
@@ -161,6 +162,59 @@ def test_all_is_sent_again_where_anything_differs_that_decides_the_requests(
         upload(*files, **{**usual, **options}).execute(attempt(try_number=number))
     assert sum(map(len, uploaded(service)[2:])) == len(files)
     assert mentions(log(), "an earlier try uploaded in 2 requests")
+
+
+def test_a_machine_that_knows_other_media_types_goes_on_with_an_upload(
+    service, attempt, write, monkeypatch
+):
+    files = [write("a.xlsx"), write("b.odd"), write("c.odd")]
+    service.faults.add("delay", operation="upload", seconds=0)  # the first request gets through
+    service.faults.add("busy", operation="upload")
+    options = {"file_format": None, "files_per_request": 1}
+    with pytest.raises(BusyError):
+        upload(*files, **options).execute(attempt())
+    monkeypatch.setattr(mimetypes, "guess_type", lambda _: ("application/other", None))
+    upload(*files, **options).execute(attempt(try_number=2))
+    assert [(file["name"], file["content_type"]) for (file,) in uploaded(service)] == [
+        ("a.xlsx", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
+        ("b.odd", "application/other"),
+        ("c.odd", "application/other"),
+    ]
+
+
+class TestEqualNames:
+    @pytest.fixture(autouse=True)
+    def _folders(self, tmp_path):
+        for name in ("x/data.csv", "y/z/data.csv"):
+            path = tmp_path / "in" / name
+            path.parent.mkdir(parents=True)
+            path.write_text(name)
+
+    def test_a_path_is_relative_to_the_fixed_part_of_the_glob(self, service, attempt, tmp_path):
+        upload(f"{tmp_path}/in/**/*.csv", f"{tmp_path}/in/x/data.csv", file_format="path").execute(
+            attempt()
+        )
+        assert uploaded(service) == [["x/data.csv", "y/z/data.csv", "data.csv"]]
+
+    @pytest.mark.parametrize(
+        ("options", "warns"),
+        [
+            ({}, True),
+            ({"file_format": {"file": "name", "size": "size"}}, True),
+            ({"file_format": {"file": "name", "place": "path"}}, False),
+            ({"file_format": "size"}, False),
+            ({"files_per_request": 1}, False),
+        ],
+    )
+    def test_two_equal_names_in_one_request_are_warned_of(
+        self, attempt, tmp_path, log, options, warns
+    ):
+        upload(f"{tmp_path}/in/**/*.csv", **options).execute(attempt())
+        assert mentions(log(), "have the same name", "data.csv") is warns
+
+    def test_the_hook_warns_too(self, service, tmp_path, log):
+        WorkflowAutomationHook().upload_files("1001", f"{tmp_path}/in/**/*.csv", "demo-flow")
+        assert mentions(log(), "have the same name", "data.csv")
 
 
 def test_state_result_and_log_are_bounded(service, store, attempt, log):

@@ -16,7 +16,7 @@ from airflow.sdk import Asset, ObjectStoragePath
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.client.files import File, read_whole
+from workflow_automation_provider.client.files import File, media_type_of, read_whole
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.hooks.sources import resolve
 
@@ -107,14 +107,25 @@ def test_sources_that_name_no_file(folder, files, kind, words):
 
 
 def test_what_a_file_is_told_as(folder):
-    names = ["sub/d.csv", "no_ending", "{{ ds }}.csv", "~backup.csv.gz"]
+    names = [
+        "sub/d.csv",
+        "no_ending",
+        "{{ ds }}.csv",
+        "~backup.csv.gz",
+        "A.Docx",
+        "x.csv.br",
+        "pdf",
+    ]
     for name in names:
         Path(name).touch()
-    assert [(file.name, file.size, file.content_type) for file in resolved(names)] == [
+    assert [(file.name, file.size, media_type_of(file)) for file in resolved(names)] == [
         ("d.csv", 9, "text/csv"),
         ("no_ending", 0, "application/octet-stream"),
         ("{{ ds }}.csv", 0, "text/csv"),
         ("~backup.csv.gz", 0, "application/gzip"),
+        ("A.Docx", 0, "application/vnd.openxmlformats-officedocument.wordprocessingml.document"),
+        ("x.csv.br", 0, "application/octet-stream"),
+        ("pdf", 0, "application/octet-stream"),
     ]
 
 

@@ -91,6 +91,24 @@ class TestRequests:
         with pytest.raises(FileUnavailableError, match="no file at"):
             resolve(bucket.url("s/"))
 
+    @pytest.mark.parametrize("path", ["p/", "p/*"])
+    def test_of_a_listing_only_what_a_request_has_is_listed_again(
+        self, hook, run_id, bucket, proxy, path
+    ):
+        bucket.put(p__a=b"1", p__b1=b"2", p__b2=b"3", p__c=b"4")
+        files = resolve(bucket.url(path))
+        proxy.seen.clear()
+        hook.upload_files(run_id, files[1:3], "demo-flow")
+        listings = [seen.target for seen in proxy.seen if "list-type" in seen.target]
+        assert len(proxy.seen) == 3
+        assert [target for target in listings if "prefix=p%2Fb&" in f"{target}&"] == listings
+        assert len(listings) == 1
+
+    def test_an_object_whose_key_ends_in_a_slash(self, service, upload, bucket, proxy):
+        bucket.put(p__=b"12")
+        upload("p/")
+        assert len(service.uploads) == 1
+
     def test_objects_that_are_named_are_looked_at_together(
         self, service, hook, run_id, bucket, proxy
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from uuid import uuid4
 
 import pytest
 from airflow.sdk import ObjectStoragePath
@@ -65,13 +66,13 @@ class Flat(Keys):
     async def _info(self, key):
         return self.info(key)
 
-    def find(self, folder, *, detail):
+    def find(self, folder, *, detail, prefix=""):
         if folder == self.denied:
             raise PermissionError("Access Denied")
         return {
             key: self._entry(key)
             for key in self.keys
-            if key.startswith(f"{folder}/") or key == folder
+            if key.startswith(f"{folder}/{prefix}") or (key == folder and not prefix)
         }
 
 
@@ -200,6 +201,70 @@ def test_what_stores_tell_of_a_version(store, monkeypatch, field):
         monkeypatch.setattr(store, "told", told)
         prints += [file.fingerprint() for file in resolved(f"{store.url}/top.csv")]
     assert (prints[0] == prints[1], prints[1] == prints[2]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "paths"),
+    [
+        ("in/", {"a/x.csv", "b", "b/x"}),
+        ("in/*/x*", {"a/x.csv", "b/x"}),
+        ("in/a/x.*", {"x.csv"}),
+        ("top.csv", {None}),
+    ],
+)
+def test_a_path_is_relative_to_the_prefix(store, pattern, paths):
+    assert {file.path for file in resolved(f"{store.url}/{pattern}")} == paths
+
+
+class Unquoted(Flat):
+    """Writes the version of a listing differently from that of an object, as adlfs did."""
+
+    def find(self, folder, **options):
+        found = super().find(folder, **options)
+        return {key: {**info, "etag": f"{self.told['etag']}"} for key, info in found.items()}
+
+    async def _info(self, key):
+        return {**self.info(key), "etag": f'"{self.told["etag"]}"'}
+
+    def ls(self, folder, *, detail):
+        return [{**info, "etag": self.told["etag"]} for info in super().ls(folder, detail=detail)]
+
+    async def _cat_file(self, key, **_):
+        return b"x"
+
+
+class TestVersions:
+    @pytest.fixture
+    def unquoted(self):
+        store = Unquoted()
+        store.keys = {f"/bucket/{name}" for name in ("a", "ab", "b/c", "b/d/")}
+        store.told = {"etag": "1"}
+        store.url = f"memory://{uuid4()}@bucket"
+        attach("memory", conn_id=store.url[9:-7], fs=store)
+        return store
+
+    @pytest.mark.parametrize("path", ["", "b/", "*", "a*", "b/*", "**/c", "a", "b/d/"])
+    def test_a_version_is_compared_with_one_that_was_found_alike(
+        self, unquoted, service, hook, run_id, path
+    ):
+        files = resolved(f"{unquoted.url}/{path}")
+        for file in files:  # one in each request, and then all
+            hook.upload_files(run_id, [file], "demo-flow")
+        requests = hook.prepare_uploads(run_id, files, "demo-flow")
+        for request in requests:
+            hook.get_conn().send(request)
+        assert len(service.uploads) == len(files) + 1
+
+        unquoted.told = {"etag": "2"}
+        for file in files:
+            with pytest.raises(FileUnavailableError, match="changed while"):
+                hook.upload_files(run_id, [file], "demo-flow")
+
+        unquoted.told = {"etag": "1"}
+        unquoted.keys.clear()
+        for file in files:
+            with pytest.raises(FileUnavailableError, match=r"deleted|FileNotFound"):
+                hook.upload_files(run_id, [file], "demo-flow")
 
 
 def test_an_object_that_is_decompressed_on_the_way_is_refused(store, monkeypatch):
