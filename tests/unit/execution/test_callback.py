@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from workflow_automation_provider.client.json_values import why_not_storable
 from workflow_automation_provider.execution.callback import (
     MAX_RUN_ID,
     Ended,
@@ -100,6 +101,36 @@ def test_anything_is_read_or_rejected(data):
     assert (said is None) == (0 < len(words) < 300)
     if said is not None:
         json.dumps(said, allow_nan=False, ensure_ascii=False).encode()
+
+
+@given(
+    st.fixed_dictionaries(
+        {"status": st.sampled_from(["success", "Failed", " SUCCESS "]), "result": st.just(7)},
+        optional=dict.fromkeys(("run_link", "message", "progress"), VALUES | st.just("\0\ud800")),
+    )
+)
+def test_what_is_only_shown_never_costs_the_end(document):
+    said = read(json.dumps(document).encode())
+    assert (said.status, said.result) == (document["status"].strip().lower(), 7)
+    assert said.message is None or why_not_storable(said.message) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "progress"),
+    [
+        (0, 0),
+        (0.5, 0.5),
+        (1, 1),
+        (48, 0.48),
+        (100, 1),
+        (250, 1),
+        (-3, 0),
+        ("half", None),
+        (True, None),
+    ],
+)
+def test_progress(value, progress):
+    assert read(json.dumps({"status": "running", "progress": value}).encode()).progress == progress
 
 
 @pytest.mark.parametrize("status", ["started", "running", "failed"])

@@ -14,6 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from workflow_automation_provider.client.redaction import WITHHELD
 from workflow_automation_provider.exceptions import (
     BusyError,
+    ConnectionUnusableError,
     OutcomeUnknownError,
     RejectedError,
     RunFailedError,
@@ -21,6 +22,7 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution import callback
 
 from ..starts import (
+    MAYBE,
     after_sending,
     before,
     claims,
@@ -357,6 +359,116 @@ def test_a_connection_that_breaks_while_the_task_is_parked_loses_no_end(
     mended = task.try_()
     assert (task.state, triggers(task)) == (status, 1)
     assert "the secret of the flow" in (mended.result or vars(mended.error))["result"]
+
+
+def broken(monkeypatch, how="invalid"):
+    """Have the connection not be usable; return what it was."""
+    works = os.environ[CONNECTION]
+    if how == "missing":
+        monkeypatch.delenv(CONNECTION)
+    else:
+        monkeypatch.setenv(CONNECTION, json.dumps({**json.loads(works), "extra": {"typo": 1}}))
+    return works
+
+
+@pytest.mark.parametrize("how", ["invalid", "missing"])
+@pytest.mark.parametrize("is_claimed", [True, False])
+def test_a_connection_that_breaks_while_the_task_waits_ends_nothing(
+    parked, monkeypatch, how, is_claimed
+):
+    """A look needs no connection; what the run has said of itself is pushed once it can be searched for secrets."""
+    task = parked()
+    if is_claimed:
+        assert task.flow.says("started", run_id="77") == 200
+    works = broken(monkeypatch, how)
+    task.try_()
+    task.lose(task.last)
+    task.rows.end("retry")
+    task.try_()
+    own = {} if is_claimed else {"run_id": task.flow.runs[0].run_id}
+    assert (task.state, triggers(task)) == ("awaiting_input", 1)
+    assert "77" not in task.last.said
+    monkeypatch.setenv(CONNECTION, works)
+    task.try_()
+    assert task.xcoms["run_id"] == ({"run_id": "77"} if is_claimed else own)["run_id"]
+    assert task.flow.says("success", run_id="77" if is_claimed else None) == 200
+    assert task.try_().result["run_id"] == ("77" if is_claimed else own["run_id"])
+
+
+@pytest.mark.parametrize("options", [{}, {"files": FILES}])
+def test_an_error_of_the_connection_is_retried_once_a_run_is_known(world, monkeypatch, options):
+    task = world(waits(retries=5, **options))
+    task.try_(lambda call: "kill" if call.kind == "push" else None)
+    if not options:
+        assert task.flow.says("success", run_id=True) == 200
+    works = broken(monkeypatch)
+    for _ in range(2):
+        error = task.try_().error
+        assert (task.state, type(error)) == ("up_for_retry", ConnectionUnusableError)
+        assert task.flow.runs[0].run_id in error.consequence
+    monkeypatch.setenv(CONNECTION, works)
+    task.try_()
+    assert (task.state, triggers(task)) == ("awaiting_input" if options else "success", 1)
+
+
+@pytest.mark.parametrize("files", [None, FILES])
+def test_another_connection_than_the_run_was_started_by(world, monkeypatch, files):
+    """Files for the run of one service go to no other."""
+    task = world(waits(files=files))
+    task.try_(lambda call: "kill" if call.kind == "push" else None)
+    monkeypatch.setenv("AIRFLOW_CONN_ANOTHER", os.environ[CONNECTION])
+    task.operator = waits(files=files, workflow_automation_conn_id="another")
+    task.try_()
+    assert (triggers(task), uploads(task)) == (1, 0)
+    if files:
+        assert task.state == "failed"
+        assert "workflow_automation_conn_id is 'another'" in str(task.last.error)
+    else:
+        assert task.state == "awaiting_input"
+        assert "started by connection workflow_automation_default" in task.last.log
+
+
+@pytest.mark.parametrize("make", [waits, claims])
+def test_a_task_has_the_run_that_has_claimed_not_that_of_the_response(world, make):
+    """A proxy has sent the request twice."""
+    task = world(make(files=FILES))
+    task.faults.add("twice")
+    task.try_(after_sending(lambda: task.flow.says("started", 0, run_id=True)))
+    claimer, other = task.flow.runs
+    assert task.flow.says("started", other, run_id=True) == 404
+    assert task.xcoms["return_value"]["run_id"] == claimer.run_id
+    assert other.run_id not in task.xcoms.get("_link_FlowRunLink", "")
+    assert uploads(task) == 1
+
+
+def test_after_a_clear_it_is_said_what_is_known_of_the_run_of_before(parked):
+    task = parked(on_unknown_start="claim")
+    assert task.flow.says("started", run_id="77", run_link="https://there/77") == 200
+    assert task.flow.says("failed") == 404
+    assert task.flow.says("failed", run_id="77") == 200
+    task.try_()
+    task.clear()
+    log = task.try_().log
+    assert mentions(
+        log, "Try 1 (", "run 77, https://there/77, which has ended (failed).", "cleared"
+    )
+    assert MAYBE not in log.splitlines()[0]
+
+
+def test_the_log_says_where_the_run_calls_but_not_the_token(parked):
+    task = parked()
+    assert mentions(task.last.log, "calls Airflow at http://127.0.0.1:1" + callback.PATH + ".")
+    assert nowhere(task, task.flow.runs[0].url.rpartition("token=")[2])
+
+
+def test_refused_calls_are_said_with_the_error(world):
+    task = world(waits(retries=0))
+    task.try_()
+    url = task.flow.runs[0].url
+    assert task.ask(url, body={"status": "done"}) == 400
+    later(task, days=2)
+    error = str(task.try_().error)
+    assert "was refused: 400: status is 'done'" in error
 
 
 @pytest.mark.parametrize("at", [None, {5: "kill"}], ids=["parked", "between tries"])

@@ -82,6 +82,28 @@ def test_responses_do_not_tell_tokens_apart(waiting, http):
 
 
 @pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b'{"status": "done"}', "400: status is 'done'"),
+        (b"status=success", "400: The body is not JSON"),
+        (b'{"status": "success", "result": NaN}', "400: result contains a number"),
+        (b'"' + b"x" * MAX_BODY + b'"', "413: The body is larger"),
+    ],
+)
+def test_refused_call_leaves_a_trace(waiting, http, say, body, why):
+    """Beside what the run has said while it worked, and until the next one."""
+    task = waiting()
+    assert say(task.url, message="half") == 200
+    assert http.post(task.url, content=body).status_code == int(why[:3])
+    assert task.word["refusal"].startswith(why)
+    assert task.word["message"] == "half"
+    assert datetime.fromisoformat(task.word["refused_at"]) <= datetime.now(UTC)
+    assert say(task.url, progress=0.5) == 200
+    assert task.word["refusal"].startswith(why)
+    assert "message" not in task.word
+
+
+@pytest.mark.parametrize(
     ("size", "status"), [(MAX_BODY, 200), (MAX_BODY + 1, 413), (30 * MAX_BODY, 413)]
 )
 def test_largest_body(waiting, http, size, status):
