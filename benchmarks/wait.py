@@ -6,7 +6,7 @@ triggerer. Then a triggerer is started, and as many tasks are deferred to a trig
 minute, as other providers' triggers do. What Airflow's processes use is measured for a minute while all of them
 wait. Then some flows end, one after the other, and what is measured is the time until their tasks have succeeded.
 
-A waiting task continues now and then to look: first after 15 seconds, later every hour. Here it does only the
+A waiting task continues now and then to look: first after 25 seconds, later every hour. Here it does only the
 latter. What a check costs is what it costs to continue a task, which is measured as the flows end.
 """
 
@@ -42,7 +42,7 @@ from polling import PollingOperator
 from workflow_automation_provider.execution import wait
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
-wait._FIRST_SLEEP = wait._MAX_SLEEP
+wait.MIN_SLEEP = wait._MAX_SLEEP
 
 for dag_id, tasks in (("warm_up", {warm_up}), ("waiting", {tasks})):
     with DAG(dag_id, schedule=None):

@@ -78,18 +78,15 @@ def in_database(airflow: Airflow, statement: str, **values: Any) -> None:
     query(airflow.env["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"], statement, **values)
 
 
-def set_state(
-    airflow: Airflow, dag_id: str, run_id: str, state: str, next_kwargs: object = None
-) -> None:
+def set_state(airflow: Airflow, dag_id: str, run_id: str, state: str) -> None:
     """Have the only task of a DAG run be in a state."""
     in_database(
         airflow,
-        "UPDATE task_instance SET state = :state, try_number = 1, start_date = now(), end_date = now(), max_tries = 0, "
-        "next_kwargs = :next_kwargs WHERE dag_id = :dag_id AND run_id = :run_id",
+        "UPDATE task_instance SET state = :state, try_number = 1, start_date = now(), end_date = now(), max_tries = 0 "
+        "WHERE dag_id = :dag_id AND run_id = :run_id",
         dag_id=dag_id,
         run_id=run_id,
         state=state,
-        next_kwargs=json.dumps(next_kwargs),
     )
 
 
@@ -126,8 +123,7 @@ def make_runs(airflow: Airflow) -> None:
         return {"kind": "run", "at": ago(29), "run": run}
 
     at = ("nightly_report", WAITING)
-    waiting = {"since": ago(HOURS), "until": ago(HOURS - 24 * 60 * 60)}
-    set_state(airflow, *at, "awaiting_input", {"waiting": waiting})
+    set_state(airflow, *at, "awaiting_input")
     put(
         airflow,
         *at,
@@ -135,7 +131,8 @@ def make_runs(airflow: Airflow) -> None:
         at=ago(HOURS + 8),
         flow_id="nightly",
         token=DIGEST,
-        waits=True,
+        completion_timeout=24 * 60 * 60,
+        callback_url="https://airflow.example/workflow-automation/callback",
         **target,
     )
     put(airflow, *at, "outcome/1/0", **outcome(1001) | {"at": ago(HOURS + 7)})
