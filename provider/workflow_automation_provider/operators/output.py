@@ -74,9 +74,9 @@ def _of_text(text: str) -> str:
         document = json.loads(text)
     except (ValueError, RecursionError):
         return ": it is text"
-    kind = {dict: "an object", list: "a list"}.get(type(document))
-    if kind is None:
+    if not isinstance(document, dict | list):
         return ": it is text"
+    kind = "an object" if isinstance(document, dict) else "a list"
     return f": it is {kind} as JSON text. Let the flow's step send {kind}, not its text"
 
 
