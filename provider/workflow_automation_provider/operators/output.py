@@ -74,12 +74,9 @@ def _of_text(text: str) -> str:
         document = json.loads(text)
     except (ValueError, RecursionError):
         return ": it is text"
-    if isinstance(document, dict):
-        kind = "an object"
-    elif isinstance(document, list):
-        kind = "a list"
-    else:
+    if not isinstance(document, dict | list):
         return ": it is text"
+    kind = "an object" if isinstance(document, dict) else "a list"
     return f": it is {kind} as JSON text. Let the flow's step send {kind}, not its text"
 
 

@@ -96,6 +96,12 @@ def _parser() -> argparse.ArgumentParser:
         "may be repeated",
     )
     add(
+        "--flow",
+        action="append",
+        metavar="FLOW_ID",
+        help="a flow that can be started by path, besides those of the keys; may be repeated (default: any flow)",
+    )
+    add(
         "--callback",
         action="append",
         nargs="?",
@@ -111,7 +117,9 @@ def _parser() -> argparse.ArgumentParser:
 def _make_service(options: argparse.Namespace) -> LocalService:
     names = ("journal", "host", "port", "certfile", "keyfile", "public_url")
     service = LocalService(
-        keys=_make_keys(options.key), **{name: getattr(options, name) for name in names}
+        keys=_make_keys(options.key),
+        flows=options.flow,
+        **{name: getattr(options, name) for name in names},
     )
     for number, text in enumerate(options.callback, start=1):
         try:

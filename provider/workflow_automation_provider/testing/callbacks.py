@@ -185,8 +185,7 @@ class Callback:
 
     def url_in(self, inputs: Any) -> str | None:
         """Return the URL that the inputs of a run hold for this callback, ``None`` if they hold none."""
-        url = inputs.get(self.input) if isinstance(inputs, dict) else None
-        return url if isinstance(url, str) and is_url(url) else None
+        return url_of(inputs, self.input)
 
     def matches(self, flow_id: str, inputs: dict[str, Any]) -> bool:
         """Return whether a run calls back like this."""
@@ -253,6 +252,12 @@ class Callbacks(Queue[ScriptedCallback]):
             return None
         scripted.applied += 1
         return scripted.callback
+
+
+def url_of(inputs: Any, name: str) -> str | None:
+    """Return the URL in an input of a run, ``None`` if it holds none."""
+    url = inputs.get(name) if isinstance(inputs, dict) else None
+    return url if isinstance(url, str) and is_url(url) else None
 
 
 def with_token(url: str, token: str) -> str:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from workflow_automation_provider.testing.scripted import is_url
+
 if TYPE_CHECKING:
     from typing import Self
 
@@ -16,11 +18,15 @@ class ControlClient:
     """
     Script faults and callbacks of a local service and read its journal, over HTTP.
 
-    :param url: the address of the service, without ``/api``
+    :param url: the address of the service, or its base URL, which ends in ``/api``
     :param verify: as for :class:`httpx.Client`; for a service with its own certificate
+    :raises ValueError: if the address is no URL
     """
 
     def __init__(self, url: str, verify: Any = True) -> None:
+        url = url.strip().rstrip("/").removesuffix("/api")
+        if not is_url(url):
+            raise ValueError(f"url is {url!r}; expected a URL, such as 'http://127.0.0.1:8070'")
         # A proxy from the environment cannot reach the loopback address of this machine.
         self._http = httpx.Client(base_url=f"{url}/_control", verify=verify, trust_env=False)
 
@@ -66,7 +72,7 @@ class ControlClient:
         """Return whether the service is up."""
         try:
             return self._request("GET", "/health") == {"status": "ok"}
-        except httpx.HTTPError:
+        except (httpx.HTTPError, ValueError):  # the second where something else responds
             return False
 
     def close(self) -> None:

@@ -41,6 +41,7 @@ __all__ = [
     "workflow_automation_connect",
     "workflow_automation_connection",
     "workflow_automation_context",
+    "workflow_automation_flows",
     "workflow_automation_keys",
     "workflow_automation_service",
 ]
@@ -117,12 +118,21 @@ def workflow_automation_keys() -> Sequence[Key]:
 
 
 @pytest.fixture
+def workflow_automation_flows() -> Sequence[str] | None:
+    """Return the flows that can be started by path, besides those of the keys; None for any."""
+    return None
+
+
+@pytest.fixture
 def workflow_automation_service(
-    workflow_automation_keys: Sequence[Key], tmp_path: Path
+    workflow_automation_keys: Sequence[Key],
+    workflow_automation_flows: Sequence[str] | None,
+    tmp_path: Path,
 ) -> Iterator[LocalService]:
     """Run a fresh local service that accepts ``workflow_automation_keys``."""
     journal = tmp_path / "workflow-automation-journal.jsonl"
-    with LocalService(keys=workflow_automation_keys, journal=journal) as service:
+    keys, flows = workflow_automation_keys, workflow_automation_flows
+    with LocalService(keys=keys, journal=journal, flows=flows) as service:
         yield service
 
 

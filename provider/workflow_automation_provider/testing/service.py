@@ -127,6 +127,8 @@ class LocalService(_Server):
     :param public_url: the base of the run links, where clients reach the service by another URL than
         :attr:`url`. Requests for its host are accepted, besides those for loopback and ``host``; with a
         ``host`` of ``0.0.0.0`` or ``::``, so are those for any IP address
+    :param flows: the flows that can be started by path, besides those of the keys; by default any. The response
+        to another flow is 404
     :raises ValueError: if an argument is invalid, or if two keys have the same value, or the same flow and
         name
     """
@@ -141,6 +143,7 @@ class LocalService(_Server):
         certfile: str | os.PathLike[str] | None = None,
         keyfile: str | os.PathLike[str] | None = None,
         public_url: Annotated[str, AfterValidator(_url)] | None = None,
+        flows: Sequence[Text] | None = None,
     ) -> None:
         # What is wrong among the keys may be the value of one.
         check_types(LocalService.__init__, locals(), secret={"keys"})
@@ -153,6 +156,7 @@ class LocalService(_Server):
         if keyfile is not None and certfile is None:
             raise ValueError("keyfile needs a certfile: pass the certificate as well")
         self.keys = tuple(keys)
+        self.flows = None if flows is None else frozenset(flows)
         super().__init__(host, port, certfile, keyfile)
         self._public_url = public_url
         self.faults = Faults()
@@ -211,7 +215,8 @@ class LocalService(_Server):
         from workflow_automation_provider.testing._server.callback_sender import CallbackSender
         from workflow_automation_provider.testing._server.state import State
 
-        state = State(self.keys, (self._public_url or self.url).rstrip("/"), self.journal)
+        url = (self._public_url or self.url).rstrip("/")
+        state = State(self.keys, url, self.journal, self.flows)
         undo.callback(state.close)
         api = Api(state, self.faults, CallbackSender(self.callbacks, state), stopping)
         guard = Guard(self.host, self._public_url)

@@ -14,7 +14,7 @@ from collections import deque
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,7 +27,7 @@ from workflow_automation_provider.testing._server.server import BackgroundServer
 from workflow_automation_provider.testing.callbacks import withhold_tokens
 from workflow_automation_provider.testing.control_client import ControlClient
 
-from .conftest import wait_for
+from .conftest import JSON, wait_for
 
 TOKEN = "hush-Zm9vYmFy_-1"
 
@@ -135,6 +135,40 @@ def test_no_run_calls_back_by_default(service, call, receiver):
         call.by_path({"callback_url": receiver.url})
     assert [callback.run_id for callback in sent(service)] == ["1006"]
     assert len(receiver.received) == 1
+
+
+PATH = "/api/flows/demo-flow/trigger"
+ANY_TEXT = st.text(st.characters())
+ANY_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | ANY_TEXT,
+    lambda inner: st.lists(inner) | st.dictionaries(ANY_TEXT, inner),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize("is_scripted", [False, True])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(inputs=st.dictionaries(ANY_TEXT, ANY_JSON), name=ANY_TEXT)
+@example(inputs={"": 1}, name="a")  # as of the index of a data frame
+@example(inputs={"\ud800": "\ud800"}, name="")
+def test_any_inputs_start_a_run(service, http, receiver, is_scripted, inputs, name):
+    """Whatever their names and values: also if one is the URL that a test waits at."""
+    service.callbacks.clear()
+    service.callbacks.endpoint = receiver.url
+    if is_scripted:
+        service.callbacks.add(flow_id="demo-flow")
+    before = len(service.runs)
+    for given_inputs in (inputs, {**inputs, name: receiver.url}):
+        body = json.dumps({"inputs": given_inputs})
+        assert http.post(PATH, content=body, headers=JSON).status_code == 201
+    assert len(service.runs) == before + 2
+    assert service.runs[before].inputs == withhold_tokens(inputs)
+    if not is_scripted:
+        assert f"run {service.runs[-1].run_id} " in service.callbacks.missing[-1]
 
 
 def test_each_run_has_the_first_callback_that_matches(service, call, receiver):

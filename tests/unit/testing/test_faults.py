@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
@@ -9,8 +10,10 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from starlette.responses import Response
 
 from workflow_automation_provider.testing import Faults
+from workflow_automation_provider.testing._server.server import BackgroundServer, listen
 from workflow_automation_provider.testing.control_client import ControlClient
 
 from .conftest import KEY, only_request, wait_for
@@ -220,8 +223,9 @@ def test_what_is_not_struck(service, http, call):
     assert http.get("/").status_code == 200
 
 
-def test_over_http(service, call):
-    with ControlClient(service.url) as control:
+@pytest.mark.parametrize("end", ["", "/", "//", "/api", "/api/", " "])
+def test_over_http(service, call, end):
+    with ControlClient(f"{service.url}{end}") as control:
         assert control.healthy()
         added = control.add_fault("reject", status=418, times=2, inputs={"case": "x"})
         given = {"kind": "reject", "status": 418, "inputs": {"case": "x"}, "times": 2}
@@ -240,6 +244,26 @@ def test_over_http(service, call):
         assert control.add_fault("drop_before", times=None)["remaining"] is None
         service.stop()
         assert not control.healthy()
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8070", "localhost", "http://", "ftp://a"])
+def test_an_address_that_is_no_url_is_named(url):
+    with pytest.raises(ValueError, match="expected a URL"):
+        ControlClient(url)
+
+
+def test_something_else_at_the_address_is_not_healthy():
+    """A page that responds with 200, as of a router."""
+
+    async def respond(scope, receive, send):
+        await Response("<html>", 200)(scope, receive, send)
+
+    sock = listen("127.0.0.1", 0)
+    server = BackgroundServer(respond, sock, asyncio.Event())
+    server.start()
+    with ControlClient(f"http://127.0.0.1:{sock.getsockname()[1]}") as control:
+        assert not control.healthy()
+    server.stop()
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,15 @@ def test_each_key_has_a_connection_with_a_placeholder_for_its_value(serve_and):
     }
 
 
+def test_flows_that_it_knows(serve_and):
+    def use(printed):
+        with client(printed) as http:
+            flows = ("a", "b", "demo-flow", "c")
+            return [Caller(http).by_path(flow_id=flow).status_code for flow in flows]
+
+    assert serve_and("--flow", "a", "--flow", "b", then=use) == [201, 201, 201, 404]
+
+
 def test_callbacks(serve_and, tmp_path):
     journal = Journal(tmp_path / "journal.jsonl")
 

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from workflow_automation_provider.testing import DEMO_KEY, Key
 from workflow_automation_provider.testing.context import StateStore, make_context
 
+from .conftest import Caller
+
 A, B = Key("a", "flow-a"), Key("b", "flow-b")
 
 
@@ -56,6 +58,19 @@ class TestOwnKeys:
         }
         with pytest.raises(ValueError, match="pass one of the keys"):
             workflow_automation_connect("third", Key("c", "flow-c"))
+
+
+class TestOwnFlows:
+    @pytest.fixture
+    def workflow_automation_flows(self):
+        return ["flow-a"]
+
+    def test_another_is_not_found(self, workflow_automation_service):
+        with httpx.Client(base_url=workflow_automation_service.url, trust_env=False) as http:
+            call = Caller(http)
+            flows = ("flow-a", "demo-flow", "flow-b")
+            found = [call.by_path(flow_id=flow).status_code for flow in flows]
+        assert found == [201, 201, 404]
 
 
 @pytest.mark.since_3_3

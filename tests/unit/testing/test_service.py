@@ -6,6 +6,7 @@ import logging
 import re
 import socket
 import ssl
+from urllib.parse import quote
 from uuid import uuid4
 
 import httpx
@@ -100,6 +101,26 @@ def test_exhausted_key_still_uploads_and_stays_exhausted_after_a_restart():
         assert call.by_key(key="k").status_code == 403
 
 
+@pytest.mark.parametrize("flows", [["a/b", "é"], [], ()])
+def test_a_service_that_knows_its_flows(flows):
+    """A flow_id by path that is mistyped gets 404, and nothing is started; those of the keys are known."""
+    service = LocalService(keys=[Key("k", "f")], flows=flows)
+    with service, httpx.Client(base_url=service.url, trust_env=False, timeout=60) as http:
+        call = Caller(http)
+        for flow_id in flows:
+            assert call.by_path(flow_id=quote(flow_id, safe="")).status_code == 201
+        assert call.by_path(flow_id="f").status_code == 201
+        assert call.by_key(key="k").status_code == 201
+        service.faults.add("drop_after", flow_id="mistyped")
+        response = call.by_path(flow_id="mistyped")
+        assert (response.status_code, response.json()) == (404, {"error": "no such flow"})
+        assert len(service.runs) == len(flows) + 2
+
+
+def test_by_default_any_flow_can_be_started(service, call):
+    assert call.by_path(flow_id="any").status_code == 201
+
+
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
@@ -112,6 +133,8 @@ def test_exhausted_key_still_uploads_and_stays_exhausted_after_a_restart():
         ),
         (LocalService, {"keys": [Key("a", "same"), Key("b", "same")]}, "Two keys of one flow"),
         (LocalService, {"host": None}, "host is None;"),
+        (LocalService, {"flows": "demo-flow"}, "flows is 'demo-flow';"),
+        (LocalService, {"flows": [""]}, "flows[0] is '';"),
         (LocalService, {"port": "8070"}, "port is '8070';"),
         (LocalService, {"port": 65536}, "port is 65536;"),
         (LocalService, {"public_url": "http://["}, "public_url is 'http://[';"),

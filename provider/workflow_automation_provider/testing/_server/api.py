@@ -10,7 +10,7 @@ Status When
 400    the body of a trigger by key or of an upload is not exactly the documented object
 401    the key is missing or unknown
 403    the key has started its maximum number of runs, or belongs to another flow
-404    no such path, no such run
+404    no such path, no such run; no such flow, if the service knows its flows
 405    the method is not POST
 413    the inputs are larger than 64 MiB
 415    the Content-Type is not ``application/json``
@@ -208,6 +208,8 @@ def _judge(call: Call, state: State) -> Run | Upload | HTTPException:
 
 def _judge_trigger(call: Call, state: State) -> Run:
     key = _good_key(call, state) if call.operation == "trigger_by_key" else None
+    if key is None and not state.has_flow(call.path_flow_id):
+        raise HTTPException(404, "no such flow")
     inputs = _exactly(call, inputs=dict)["inputs"]
     if key and state.exhausted(key):
         raise HTTPException(403, "the key has started its maximum number of runs")

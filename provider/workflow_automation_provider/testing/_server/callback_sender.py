@@ -18,6 +18,7 @@ from workflow_automation_provider.testing._server.state import now
 from workflow_automation_provider.testing.callbacks import (
     WITHHELD,
     Callback,
+    url_of,
     with_token,
     withhold_tokens,
 )
@@ -61,35 +62,37 @@ class CallbackSender:
 
         :param inputs: as they were received; those of ``run`` have no tokens
         """
-        callback = self._callbacks.take(run.flow_id, inputs) or self._missing(run, inputs)
+        callback = self._callbacks.take(run.flow_id, inputs)
+        url = None if callback is None else callback.url_in(inputs)
         if callback is None:
+            callback, url = self._missing(run, inputs)
+        if callback is None or url is None:
             return
-        task = asyncio.get_running_loop().create_task(self._play(callback, run, inputs))
+        task = asyncio.get_running_loop().create_task(self._play(callback, run, url))
         # The loop itself keeps only a weak reference.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _missing(self, run: Run, inputs: dict[str, Any]) -> Callback | None:
-        """Return the failure that a run without a callback reports, ``None`` if no test waits for it."""
+    def _missing(self, run: Run, inputs: dict[str, Any]) -> tuple[Callback | None, str | None]:
+        """Return the failure that a run without a callback reports, and where; ``None`` if no test waits for it."""
         for name in inputs:
-            failure = Callback("failed", input=name)
-            if self._callbacks.endpoint and (failure.url_in(inputs) or "").startswith(
-                self._callbacks.endpoint
-            ):
+            url = url_of(inputs, name)
+            if url and self._callbacks.endpoint and url.startswith(self._callbacks.endpoint):
                 # Without the URL: what names a token reaches no log of Airflow.
                 others = {other: value for other, value in run.inputs.items() if other != name}
                 scripted = [callback.as_json() for callback in self._callbacks.all()]
-                message = (
+                text = (
                     f"no callback matches run {run.run_id} of flow {run.flow_id} with the inputs "
                     f"{others!s:.1000}. Scripted are {scripted!s:.1000}. "
                     "For a run that never calls back: callbacks.add(None)"
                 )
+                # What was received may contain lone surrogates.
+                message = text.encode(errors="backslashreplace").decode()
                 self._callbacks.missing.append(message)
-                return replace(failure, message=message)
-        return None
+                return Callback("failed", message=message), url
+        return None, None
 
-    async def _play(self, callback: Callback, run: Run, inputs: dict[str, Any]) -> None:
-        url = callback.url_in(inputs) or ""  # never empty: else the run would not match
+    async def _play(self, callback: Callback, run: Run, url: str) -> None:
         for call in callback.first_steps(run, self._state.run_link(run.run_id)):
             if await self._send(callback, call, run, url) != 200 and callback.obeys:
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -28,11 +28,19 @@ class State:
 
     :param url: the address of the pages, for the run links
     :param journal: its file is created if it does not exist
+    :param flows: the flows besides those of the keys; ``None`` for any
     :raises JournalError: if the file is not a journal, or another service is writing it
     """
 
-    def __init__(self, keys: Iterable[Key], url: str, journal: Journal) -> None:
+    def __init__(
+        self,
+        keys: Iterable[Key],
+        url: str,
+        journal: Journal,
+        flows: Collection[str] | None = None,
+    ) -> None:
         self.keys: dict[bytes | None, Key] = {key.value.encode("utf-8"): key for key in keys}
+        self._flows = flows
         self.url = url
         self.journal = journal
         self._fd = os.open(journal.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -70,6 +78,12 @@ class State:
         # Unlocked explicitly: a process forked in the meantime would otherwise keep the lock.
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         os.close(self._fd)
+
+    def has_flow(self, flow_id: str | None) -> bool:
+        """Return whether there is a flow."""
+        if self._flows is None or flow_id in self._flows:
+            return True
+        return any(key.flow_id == flow_id for key in self.keys.values())
 
     def exhausted(self, key: Key) -> bool:
         """Return whether a key has started its maximum number of runs."""
