@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from airflow.sdk import Asset
 
@@ -25,6 +26,7 @@ MAX_INPUTS = 50
 
 # A connection ID or a user is left out; elsewhere, an @, a query or an encoded character may be a secret's.
 _URL = re.compile(r"([a-z][a-z0-9+.-]*://)(?:[\w.-]+@)?([\w.~-]*(?::\d+)?/[^@?#%]*)", re.ASCII)
+_FILE = "file://"
 _MAGIC = re.compile(r"[*[]")
 
 
@@ -89,13 +91,15 @@ def _uri(file: object) -> str | None:
         return None
     url = str(place)
     if "://" not in url:
-        url = f"file://{Path(url).absolute()}"
+        url = f"{_FILE}{Path(url).absolute()}"
     found = _URL.fullmatch(url)
     if found is None or not url.isprintable():
         return None
     uri = found[1] + found[2]
     if not isinstance(file, File) and (sign := _MAGIC.search(uri)):
         uri = _folder(uri[: sign.start()])
+    if found[1] == _FILE:  # percent-encoded, by RFC 8089; the key of an object has no encoding
+        return _FILE + quote(uri.removeprefix(_FILE))
     return uri
 
 

@@ -30,6 +30,11 @@ from .starts import WithoutTextError, trigger
         ("a.csv", f"{Path.cwd().as_uri()}/a.csv"),
         ("/data/*.csv", "file:///data/"),
         ("file:///data/a.csv", "file:///data/a.csv"),
+        ("/a b/é=1;~x.csv", "file:///a%20b/%C3%A9%3D1%3B~x.csv"),
+        (Path("/a b/c d"), Path("/a b/c d").as_uri()),
+        ("file:///a b/c.csv", "file:///a%20b/c.csv"),
+        ("/a b/c d/*.csv", "file:///a%20b/c%20d/"),
+        ("s3://conn_id@bucket/a b/c.csv", "s3://bucket/a b/c.csv"),
         ("s3://conn_id@bucket/a/b.csv", "s3://bucket/a/b.csv"),
         ("s3://conn_id@bucket/a/*.csv", "s3://bucket/a/"),
         (Asset("s3://bucket/key"), "s3://bucket/key"),
@@ -133,7 +138,13 @@ def test_resolved_files(tmp_path):
     for name in ("a", "b", "\udcff/c"):
         (tmp_path / name).write_text("a")
     found = uris_of(resolve([f"{tmp_path}/**", f"file://{tmp_path}/a"]))
-    assert found == [f"file://{tmp_path}/{name}" for name in ("a", "b")]
+    assert found == [(tmp_path / name).as_uri() for name in ("a", "b")]
+
+
+@given(st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters="@?#%*[\\/:")))
+def test_the_uri_of_a_local_file_is_that_of_its_path(name):
+    path = Path("/a b") / f"x{name}"
+    assert uris_of([path]) == [path.as_uri()]
 
 
 def test_many_files_are_told_as_their_folders_up_to_the_bound():
@@ -151,13 +162,13 @@ def flow_of(service):
 def test_operators_tell_the_collector(service, context, collected, tmp_path):
     (tmp_path / "a").write_text("a")
     trigger(files=f"{tmp_path}/a").execute(context())
-    flow = flow_of(service)
-    assert collected() == ([f"file://{tmp_path}/a"], [flow])
+    flow, uri = flow_of(service), (tmp_path / "a").as_uri()
+    assert collected() == ([uri], [flow])
     UploadFilesOperator(task_id="upload", run_id="1001", files=f"{tmp_path}/[a]").execute(
         context(task_id="upload")
     )
     TriggerFlowBatchOperator(task_id="batch", batch=[{}]).execute(context(task_id="batch"))
-    assert collected() == ([f"file://{tmp_path}/a"] * 2, [flow] * 3)
+    assert collected() == ([uri] * 2, [flow] * 3)
 
 
 def test_taskflow_and_hook_tell_the_collector(service, context, collected, tmp_path, monkeypatch):
@@ -168,7 +179,8 @@ def test_taskflow_and_hook_tell_the_collector(service, context, collected, tmp_p
     hook = WorkflowAutomationHook()
     hook.trigger_flow()
     hook.upload_files("1002", f"{tmp_path}/a")
-    assert collected() == ([f"file://{tmp_path}/a"], [flow_of(service)] * 2)  # one by each hook
+    uri = (tmp_path / "a").as_uri()
+    assert collected() == ([uri], [flow_of(service)] * 2)  # one by each hook
 
 
 def test_an_unknown_flow_is_not_told(service, context, collected, workflow_automation_connect):
