@@ -73,7 +73,7 @@ _SLOWEST = 100_000
 
 # Seconds until a change shows in a time of whole seconds, with some for a clock that differs; and how often to wait for it.
 _SETTLED = 1.25
-_LOOKS = 3
+_WAITS = 3
 
 _Info = Mapping[str, Any]
 
@@ -376,6 +376,24 @@ def _unsettled(info: _Info) -> float:
     return _SETTLED - age if is_recent else 0.0
 
 
+def _settled(store: Store, key: str, info: _Info) -> _Info:
+    """
+    Return what is said of an object once a later change would show in it.
+
+    :raises TimeoutError: if it is written to all the time
+    """
+    for _ in range(_WAITS):
+        unsettled = _unsettled(info)
+        if not unsettled:
+            return info
+        time.sleep(unsettled)
+        info = store.look_up(key)()
+
+    if _unsettled(info):
+        raise TimeoutError("it is being written to")
+    return info
+
+
 # Its files ---------------------------------------------------------------------------------------
 
 
@@ -458,14 +476,8 @@ def _stored_file(store: Store, found: _Found, info: _Info) -> File:
     :raises InvalidRequestError: if it is no file, or has no size
     :raises TimeoutError: if it is written to all the time
     """
-    for _ in range(_LOOKS):
-        unsettled = 0.0 if found.listing else _unsettled(info)
-        if not unsettled:
-            break
-        time.sleep(unsettled)
-        info = store.look_up(found.key)()
-    else:
-        raise TimeoutError("it is being written to")
+    if found.listing is None:
+        info = _settled(store, found.key, info)
 
     size = info.get("size")
     fingerprint = (size, *_version(info))
