@@ -380,7 +380,7 @@ class RunStarter:
         waited = f"No run claimed this start within claim_timeout ({self._claim_timeout})."
         if not facts.is_closed:
             raise error.with_facts(next_step=f"{waited} One still can: wait for the next try.")
-        raise error.with_facts(code=Code.START_REVOKED, consequence=None, next_step=waited)
+        raise error.with_facts(code=Code.START_REVOKED, consequence="", next_step=waited)
 
     def _write_outcome(
         self, kind: Literal["run", "nothing", "unidentified"], **fields: Any

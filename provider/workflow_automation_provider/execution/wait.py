@@ -31,6 +31,7 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.errors import quoted
 from workflow_automation_provider.execution.ledger import run_result
 
 if TYPE_CHECKING:
@@ -202,8 +203,9 @@ class CompletionWait:
                 "start is unknown, another run is started, as with on_unknown_start='start_again'."
             )
         if end.status == "failed":
+            failed, words = "The flow said that the run failed", quoted(message)
             raise RunFailedError(
-                f"The flow said that the run failed{f': {message}' if message else '.'}",
+                f"{failed}:{words}" if words else f"{failed}.",
                 result=result,
                 **_facts_of(run),
             )
