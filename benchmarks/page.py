@@ -43,12 +43,11 @@ SELECT r, 'flows-' || r % 20, 'run-' || r, 'manual', 'success', now(), now(), 0
 FROM generate_series(1, {OLD // PER_DAG_RUN}) r;
 
 INSERT INTO task_instance (id, dag_id, run_id, task_id, map_index, state, try_number, max_tries, pool, pool_slots,
-    queue, priority_weight, hostname, unixname, start_date, end_date, updated_at, operator, custom_operator_name,
-    next_kwargs)
+    queue, priority_weight, hostname, unixname, start_date, end_date, updated_at, operator, custom_operator_name)
 SELECT gen_random_uuid(), 'flows-' || r % 20, 'run-' || r, 'trigger', i,
     CASE WHEN r <= {WAITING // PER_DAG_RUN} THEN 'awaiting_input' WHEN i = 0 THEN 'failed' ELSE 'success' END,
     1, 3, 'default_pool', 1, 'default', 1, '', '', now() - i * interval '1 second',
-    now() - r * interval '1 hour', now(), 'TriggerFlowOperator', '', :parked
+    now() - r * interval '1 hour', now(), 'TriggerFlowOperator', ''
 FROM generate_series(1, {OLD // PER_DAG_RUN}) r, generate_series(0, {PER_DAG_RUN - 1}) i;
 
 INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at)
@@ -75,11 +74,19 @@ ANALYZE;
 
 def fill(url: str) -> None:
     """Write what the page is to find, and what not."""
-    at, until = "2026-01-01T00:00:00+00:00", "2126-01-01T00:00:00+00:00"
+    at, century = "2026-01-01T00:00:00+00:00", 100 * 365 * 24 * 60 * 60
     run = {"run_id": "1001", "run_link": "https://app.example.com/runs/1001", "flow_id": "nightly"}
     target = {"conn_id": "workflow_automation_default", "flow_id": "nightly"}
     values = {
-        "start": {"at": at, "max_tries": 3, "token": "d", "waits": True, **target},
+        "start": {
+            "at": at,
+            "max_tries": 3,
+            "token": "d",
+            "waits": True,
+            "completion_timeout": century,
+            "callback_url": "https://airflow.example.com/workflow-automation/callback",
+            **target,
+        },
         "outcome": {"kind": "run", "at": at, "run": run},
         "run": {"claim": {"at": at, "run_id": "1001"}},
         "word": {"message": "Reading orders", "progress": 0.5, "at": at},
@@ -89,7 +96,6 @@ def fill(url: str) -> None:
             "counts": {"total": 400, "started": 280, "rejected": 0, "unknown": 0, "remaining": 120},
             "opened": {str(n): "0123456789ab" for n in range(64)},
         },
-        "parked": {"waiting": {"since": at, "until": until}},
     }
     engine = create_engine(url)
     with engine.begin() as connection:

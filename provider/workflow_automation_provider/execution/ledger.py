@@ -153,6 +153,9 @@ class Start(NamedTuple):
     :param run: the run that a person entered, None if the request is sent
     :param giver: try and number of the start that gave out the token, None if it is this one
     :param earlier: what earlier starts may have left, in words; empty if nothing
+    :param completion_timeout: seconds that the task waits at most, None if it does not wait
+    :param heartbeat_timeout: seconds that the run may report nothing, None for any time
+    :param callback_url: the URL that the run is given, without its token; empty if it is given none
     """
 
     try_number: int
@@ -167,6 +170,9 @@ class Start(NamedTuple):
     conn_id: str | None = None
     flow_id: str | None = None
     earlier: str = ""
+    completion_timeout: float | None = None
+    heartbeat_timeout: float | None = None
+    callback_url: str = ""
 
     @classmethod
     def of(cls, place: tuple[int, int], entry: Mapping[str, Any]) -> Start | None:
