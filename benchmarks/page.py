@@ -74,11 +74,18 @@ ANALYZE;
 
 def fill(url: str) -> None:
     """Write what the page is to find, and what not."""
-    at, century = "2026-01-01T00:00:00+00:00", 100 * 365 * 86400
+    at, century = "2026-01-01T00:00:00+00:00", 100 * 365 * 24 * 60 * 60
     run = {"run_id": "1001", "run_link": "https://app.example.com/runs/1001", "flow_id": "nightly"}
     target = {"conn_id": "workflow_automation_default", "flow_id": "nightly"}
     values = {
-        "start": {"at": at, "max_tries": 3, "token": "d", "completion_timeout": century, **target},
+        "start": {
+            "at": at,
+            "max_tries": 3,
+            "token": "d",
+            "completion_timeout": century,
+            "callback_url": "https://airflow.example.com/workflow-automation/callback",
+            **target,
+        },
         "outcome": {"kind": "run", "at": at, "run": run},
         "run": {"claim": {"at": at, "run_id": "1001"}},
         "word": {"message": "Reading orders", "progress": 0.5, "at": at},

@@ -25,7 +25,7 @@ those that Airflow must not retry are also an ``AirflowFailException``.
 from __future__ import annotations
 
 import enum
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self, TypedDict, Unpack
 
 __all__ = [
     "Accepted",
@@ -56,6 +56,8 @@ class Accepted(enum.Enum):
     YES = "yes"
 
 
+# Of the texts below, each line says one thing, first what could start another run: the log of
+# Airflow's UI cuts lines at some 90 characters.
 _FIX = "Fix the cause, then {again}"
 _LATER = "If Airflow does not retry the task, {again}"
 _NO_RUN = "No run was started."
@@ -78,8 +80,8 @@ class Code(enum.StrEnum):
         return self
 
     INVALID = "invalid-request", "Nothing was sent.", _FIX
-    CONNECTION = "connection-unusable", "{run} was started.", f"Correct the connection. {_LATER}"
-    FILE = "file-unavailable", "Nothing was sent.", f"Provide the file. {_LATER}"
+    CONNECTION = "connection-unusable", "{run} was started.", f"Correct the connection.\n{_LATER}"
+    FILE = "file-unavailable", "Nothing was sent.", f"Provide the file.\n{_LATER}"
     NOT_SENT = "not-sent", _NO_RUN, _LATER
     BUSY = "busy", _NO_RUN, _LATER
     REJECTED = "rejected", _NO_RUN, _FIX
@@ -90,20 +92,20 @@ class Code(enum.StrEnum):
     START_UNKNOWN = (
         "start-unknown",
         "A run may have been started: look in the workflow's list of runs.",
-        "If there is no run, {again}\nIf there is one, {enter}",
+        "If there is a run, {enter}\nIf there is none, {again}",
     )
     START_REVOKED = (
         "start-revoked",
         "A run may have been started, but one that claims its start from now on is told to stop.",
         (
-            "If the flow has no first step that claims its start, look in the workflow's list of runs.\n"
+            "If the flow does not claim its start, look in the workflow's list of runs first.\n"
             "Clear the task to start another run."
         ),
     )
     UNIDENTIFIED = (
         "unidentified",
         "A run was started, but its run_id is unknown: look in the workflow's list of runs.",
-        "Find the run, then {enter}",
+        "Once you have found it, {enter}",
     )
     UPLOAD_UNKNOWN = (
         "upload-unknown",
@@ -113,13 +115,14 @@ class Code(enum.StrEnum):
     RUN_FAILED = (
         "run-failed",
         "{run} was started.",
-        f"Fix the cause. {_LATER}",
+        f"Fix the cause.\n{_LATER}",
     )
     RUN_OVERDUE = (
         "run-overdue",
         "{run} was started. When it next asks, it is told to stop.",
         (
-            "If it is still running, or has called since, {enter}\nIf it succeeded, mark the task as success.\n"
+            "If it is still running, or has called since, {enter}\n"
+            "If it succeeded, mark the task as success.\n"
             "If it failed, clear the task to start another run."
         ),
     )
@@ -129,6 +132,21 @@ class Code(enum.StrEnum):
         "Look at the run. If it failed, clear the task to start another one.",
     )
     BATCH_INTERRUPTED = "batch-interrupted", "", _LATER
+
+
+class _Facts(TypedDict, total=False):
+    """What an error knows, as the keywords of :class:`WorkflowAutomationError`."""
+
+    consequence: str
+    next_step: str
+    code: Code | None
+    accepted: Accepted | None
+    status: int | None
+    quote: str
+    retry_after: float | None
+    conn_id: str | None
+    flow_id: str | None
+    run_id: str | None
 
 
 class WorkflowAutomationError(Exception):
@@ -192,16 +210,19 @@ class WorkflowAutomationError(Exception):
         line = " ".join(f"{self.message} {self._said}".split())
         return line if len(line) <= _MAX_REASON else f"{line[: _MAX_REASON - 1]}…"
 
-    def with_facts(self, kind: type[Self] | None = None, **facts: Any) -> Self:
+    def with_facts(self, kind: type[Self] | None = None, **facts: Unpack[_Facts]) -> Self:
         """
         Return a copy of the error with these facts.
 
         :param kind: the class of the copy, by default the same
         """
-        known = {name: fact for name, fact in vars(self).items() if name[0] != "_"}
-        told = (kind or type(self))(**known | facts)
-        told.__cause__ = self.__cause__
-        return told.with_traceback(self.__traceback__)
+        known = {name: fact for name, fact in vars(self).items() if not name.startswith("_")}
+        known.update(facts)
+        if kind is None:
+            kind = type(self)
+        copied = kind(**known)
+        copied.__cause__ = self.__cause__
+        return copied.with_traceback(self.__traceback__)
 
     @property
     def _said(self) -> str:
@@ -294,7 +315,7 @@ class RunFailedError(WorkflowAutomationError):
     _code = Code.RUN_FAILED
     accepted = Accepted.YES
 
-    def __init__(self, message: str, *, result: object = None, **facts: Any) -> None:
+    def __init__(self, message: str, *, result: object = None, **facts: Unpack[_Facts]) -> None:
         super().__init__(message, **facts)
         self.result = result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -25,7 +26,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.batch_record import BatchRecord
 from workflow_automation_provider.execution.batch_source import Item
-from workflow_automation_provider.execution.errors import task_error
+from workflow_automation_provider.execution.errors import error_after_start, task_error
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.testing.context import StateStore, make_context
 
@@ -33,6 +34,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "if-it-fails.md"
 
 WITH_STORE: Any = {"task_state_store": object()}
 WITHOUT_STORE: Any = {}
+IN_TRY_1_OF_2: Any = {**WITH_STORE, "ti": SimpleNamespace(try_number=1, max_tries=1)}
 
 BATCH: Any = TriggerFlowBatchOperator(task_id="batch", batch=[])
 
@@ -70,9 +72,15 @@ def situations() -> Iterator[tuple[str, WorkflowAutomationError]]:
         InvalidRequestError("No."),
         OutcomeUnknownError("No.", code=Code.UPLOAD_UNKNOWN),
     ):
-        yield "with its run", task_error(error, WITH_STORE, run_id="7")
-    yield "with a run without an id", task_error(missing, WITH_STORE, run_id="")
-    yield "with its run, without a store", task_error(missing, WITHOUT_STORE, run_id="7")
+        yield "with its run", error_after_start(error, WITH_STORE, {"run_id": "7"})
+    yield "with a run without an id", error_after_start(missing, WITH_STORE, {})
+    without_store = error_after_start(missing, WITHOUT_STORE, {"run_id": "7"})
+    yield "with its run, without a store", without_store
+    situation = "start_again, with retries left"
+    yield situation, task_error(unknown, IN_TRY_1_OF_2, retried=retried, starts_again=True)
+    uploaded = OutcomeUnknownError("It happened.", code=Code.UPLOAD_UNKNOWN)
+    situation = "with its run, with retries left"
+    yield situation, error_after_start(uploaded, IN_TRY_1_OF_2, {"run_id": "7"}, retried=retried)
     for error in batch_errors():
         yield "of a batch", BATCH._failure(cast("Any", WITH_STORE), error)
 
@@ -132,6 +140,22 @@ def rendered() -> Iterator[str]:
 
 def test_words():
     golden.check("task_errors.txt", rendered())
+
+
+def test_lines_are_not_cut():
+    """Airflow's log cuts those that are longer, and with them what starts another run."""
+    lines = [line for text in rendered() for line in text.split("\n")[2:]]
+    # Those that name entries of a batch have two long keys, and nothing that starts a run.
+    others = [line for line in lines if "workflow_automation_batch_" not in line]
+    assert [line for line in others if len(line) > 92] == []
+
+
+def test_what_starts_another_run_is_said_first():
+    """A person who does what the first lines say starts no second run."""
+    for text in rendered():
+        warned = text.find("A Clear alone starts another one")
+        if warned >= 0:
+            assert "lear the task" not in text[:warned]
 
 
 def test_each_code_has_a_meaning_and_is_explained_once():

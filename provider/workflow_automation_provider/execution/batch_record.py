@@ -430,7 +430,10 @@ def _changed(what: str) -> InvalidRequestError:
     return InvalidRequestError(
         what,
         consequence="Nothing was sent in this try.",
-        next_step="Pass the same batch in every try, such as a file that is written once; items may be added at its end.",
+        next_step=(
+            "Pass the same batch in every try, such as a file that is written once.\n"
+            "Items may be added at its end."
+        ),
     )
 
 

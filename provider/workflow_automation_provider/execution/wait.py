@@ -29,6 +29,7 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.errors import quoted
 from workflow_automation_provider.execution.ledger import LastWord
 from workflow_automation_provider.execution.start import (
     POLL_INTERVAL,
@@ -266,8 +267,9 @@ class CompletionWait:
         message = redactor.text(end.message or "")
         result = _redacted(end.result, redactor)
         if end.status == "failed":
+            failed, words = "The flow said that the run failed", quoted(message)
             raise RunFailedError(
-                f"The flow said that the run failed{_said_by_flow(message)}",
+                f"{failed}:{words}" if words else f"{failed}.",
                 result=result,
                 run_id=run.get("run_id"),
                 flow_id=run.get("flow_id"),
@@ -357,14 +359,3 @@ def _since(facts: Facts) -> datetime:
 def _until(facts: Facts) -> datetime:
     """Return when the wait ends at the latest."""
     return _since(facts) + timedelta(seconds=facts.start.completion_timeout or 0)
-
-
-def _said_by_flow(message: str) -> str:
-    """Return what a failed run said, as the end of a sentence: several lines are indented, and printable."""
-    if not message:
-        return "."
-    lines = [one_line(line) for line in message.splitlines() if line.strip()]
-    if len(lines) == 1:
-        return f": {lines[0]}"
-    indented = "\n".join(f"    {line}" for line in lines)
-    return f":\n{indented}"

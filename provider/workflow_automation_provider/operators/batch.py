@@ -167,7 +167,10 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with: clearing it starts all items again."""
-        rest = "Unless Airflow retries the task, start items without a run in another batch: a Clear starts all."
+        rest = (
+            "A Clear starts all items again: unless Airflow retries the task,\n"
+            "start those without a run in another batch."
+        )
         again = self.on_unknown_start == "start_again"
         return task_error(
             error,

@@ -19,7 +19,7 @@ from workflow_automation_provider.exceptions import (
     RunFailedError,
     UnidentifiedError,
 )
-from workflow_automation_provider.execution.errors import task_error
+from workflow_automation_provider.execution.errors import error_after_start, task_error
 from workflow_automation_provider.links import FlowRunLink
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, check_choice, link_of
 from workflow_automation_provider.operators.output import FlowOutput, check_references
@@ -238,9 +238,9 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
                 error, context, retried=tuple(retried), starts_again=again, earlier=earlier
             )
         flow_id, run_id = error.flow_id or run.get("flow_id"), error.run_id or run.get("run_id")
-        return task_error(
+        return error_after_start(
             error.with_facts(flow_id=flow_id, run_id=run_id),
             context,
+            run,
             retried=(OutcomeUnknownError, ConnectionUnusableError),
-            run_id=run.get("run_id", ""),
         )

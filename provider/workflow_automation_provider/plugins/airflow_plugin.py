@@ -1,16 +1,19 @@
 """
 The plugin that mounts the callback endpoint and the page **Flow runs** in Airflow's API server.
 
-Every process of Airflow imports this entry point of group ``airflow.plugins``, so it imports each of them at
-its first request. Both need Airflow's task state store: before 3.3, nothing is mounted.
+Every process of Airflow imports this entry point of group ``airflow.plugins``, so it imports each
+of them at its first request. Both need Airflow's task state store: before 3.3, nothing is mounted.
 """
 
 from __future__ import annotations
 
+import logging
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
 from workflow_automation_provider.execution.callback import PATH
@@ -51,6 +54,10 @@ _APPS = [
     _mounted("callback_endpoint", _PREFIX, "callbacks"),
 ]
 
+_BACKEND = "airflow.state.metastore.MetastoreBackend"
+
+_log = logging.getLogger(__name__)
+
 # Looked for, not imported, which is slow.
 _HAS_STORE = find_spec("airflow.models.task_state_store") is not None
 
@@ -61,3 +68,31 @@ class WorkflowAutomationPlugin(AirflowPlugin):
     name = "workflow_automation"
     fastapi_apps = _APPS if _HAS_STORE else []
     external_views = _VIEWS if _HAS_STORE else []
+
+    @classmethod
+    def on_load(cls, *args: Any, **kwargs: Any) -> None:
+        """
+        Log an error if this is an API server that does not keep what tasks record.
+
+        A task checks these settings as well, but only those of its worker.
+        """
+        super().on_load(*args, **kwargs)  # type: ignore[no-untyped-call]
+        # The module of each API server, however it is run.
+        is_api_server = "airflow.api_fastapi.main" in sys.modules
+        setting = _setting_that_loses_entries()
+        if _HAS_STORE and is_api_server and setting:
+            _log.error(
+                "%s is set for this API server: what a task records of its run is lost. "
+                "Leave it unset. Until then, use neither wait_for_completion nor "
+                "on_unknown_start='claim'.",
+                setting,
+            )
+
+
+def _setting_that_loses_entries() -> str:
+    """Return the setting by which Airflow deletes entries, or moves them; empty if none is set."""
+    if conf.getboolean("state_store", "clear_on_success", fallback=False):
+        return "[state_store] clear_on_success"
+    if conf.get("state_store", "backend", fallback=_BACKEND) != _BACKEND:
+        return "[state_store] backend"
+    return ""

@@ -1,16 +1,18 @@
 """
 What the entries of a task tell people about its runs, without a database and without HTML.
 
-The task and the endpoint read the entries by the same :mod:`~workflow_automation_provider.execution.ledger`.
-Anybody who may edit a task can write an entry: one that cannot be read makes its start *unknown*.
+The task and the endpoint read the entries by the same
+:mod:`~workflow_automation_provider.execution.ledger`. Anybody who may edit a task can write an
+entry: one that cannot be read makes its start *unknown*.
 """
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import enum
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -21,7 +23,9 @@ from airflow.utils.state import TaskInstanceState
 from workflow_automation_provider.execution.batch_record import BATCH
 from workflow_automation_provider.execution.errors import how_to_continue
 from workflow_automation_provider.execution.ledger import (
+    ENTERED,
     OUTCOME,
+    PREFIX,
     START,
     START_KEY,
     Facts,
@@ -39,6 +43,7 @@ _RESPONSES = {
     "nothing": "Response: nothing was started",
     "unidentified": "Response: a run was started, but not which",
 }
+_LOOK = "Look in the workflow's list of runs."
 
 
 class State(enum.Enum):
@@ -76,9 +81,12 @@ class Conversation:
     :param row: columns of the task instance
     :param name: the name of a start within a task
     :param try_number: the start's try, 0 for a batch
-    :param is_current: whether it is the last start of its name, and not from before a Clear
+    :param is_last: whether it is the last start of its name
+    :param is_current: whether it also counts: since then, the task was neither cleared nor made again
+    :param callback_url: where the run calls Airflow, without its token
     :param until: when the wait ends, None if the task does not wait
-    :param silent_since: since when the run is late, or has said nothing for half the time that it may; None if it is not
+    :param silent_since: since when the run is late, or has said nothing for half the time that it
+        may; None if it is not
     """
 
     row: Any
@@ -86,11 +94,13 @@ class Conversation:
     state: State = State.UNKNOWN
     name: str = ""
     try_number: int = 0
+    is_last: bool = True
     is_current: bool = True
     flow: Any = None
     conn_id: Any = None
     run_id: Any = None
     run_link: Any = None
+    callback_url: Any = None
     progress: float | None = None
     until: datetime | None = None
     silent_since: datetime | None = None
@@ -104,127 +114,351 @@ class Conversation:
     @property
     def last(self) -> Step | None:
         """The last step in which the run said something."""
-        return next((step for step in reversed(self.steps) if step.said is not None), None)
+        said = [step for step in self.steps if step.said is not None]
+        return said[-1] if said else None
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether a person has to look for its run."""
+        return self.state in (State.DOUBT, State.UNKNOWN)
 
     @property
     def pressure(self) -> tuple[int, datetime]:
-        """How pressing it is: failed in doubt, otherwise in doubt, silent for longest, then oldest."""
+        """
+        How pressing it is, the least first.
+
+        A task that failed in doubt comes before any other doubt, then the run that is silent for
+        longest, then the oldest.
+        """
+        if self.state is State.DOUBT and self.has_ended:
+            return 0, self.at
         if self.state is State.DOUBT:
-            return (0 if self.has_ended else 1), self.at
-        return (2, self.silent_since) if self.silent_since else (3, self.at)
+            return 1, self.at
+        if self.silent_since:
+            return 2, self.silent_since
+        return 3, self.at
 
     def matches(self, words: str) -> bool:
         """Return whether one of its texts has these words."""
-        ids = (self.row.dag_id, self.row.task_id, self.row.rendered_map_index)
-        texts = filter(
-            None, (self.flow, self.run_id, self.name, self.last and self.last.said, *ids)
-        )
-        return words.casefold() in "\n".join(map(str, texts)).casefold()
+        row, last = self.row, self.last
+        texts = [self.flow, self.run_id, self.name]
+        texts += [row.dag_id, row.task_id, row.rendered_map_index]
+        if last:
+            texts.append(last.said)
+        found = "\n".join(str(text) for text in texts if text)
+        return words.casefold() in found.casefold()
 
     @property
     def advice(self) -> str:
         """What a person can do now."""
-        ended, failed = self.has_ended, self.row.state == TaskInstanceState.FAILED
-        look = "Look in the workflow's list of runs. " * (self.state is State.DOUBT)
-        if ended and not self.try_number:
-            return f"{look}A Clear starts all items again. Correct any rejected ones, and start those without a run in a new batch."
+        if not self.is_current:
+            return self._left_behind
+        is_batch = not self.try_number
+        if is_batch and self.has_ended:
+            return self._after_batch
         if self.state is State.UNKNOWN:
-            return "An entry of this start cannot be read here: the task's log and its tab Storage have more."
-        if look and not ended:
-            return f"{look}The task's log says what its next try does."
-        if look and failed and not self.run_id:
-            return f"{look}If none was started, clear the task.\nIf one was started, {how_to_continue(name=self.name)}"
-        if failed and self.run_id and self.state is not State.STOPPED:
-            return f"If this run is to go on, {how_to_continue(str(self.run_id), self.name)}"
-        if ended:
+            return (
+                "An entry of this start cannot be read here: the task's log and its tab Storage "
+                "have more."
+            )
+        if self.state is State.DOUBT and not self.has_ended:
+            return f"{_LOOK} The task's log says what its next try does."
+        if self.row.state == TaskInstanceState.FAILED and self.state is not State.STOPPED:
+            if self.run_id:
+                return f"If it is to go on, {how_to_continue(str(self.run_id), self.name)}"
+            if self.state is State.DOUBT:
+                how = how_to_continue(name=self.name)
+                return f"{_LOOK}\nIf one was started, {how}\nIf none was started, clear the task."
+        if self.has_ended:
             return "The task has ended: a Clear starts another run."
         if self.state is State.WAITING:
-            return "The task goes on once the run says its end. If the run cannot, mark the task as success or failed."
+            return (
+                "The task goes on once the run says its end. "
+                "If the run cannot, mark the task as success or failed."
+            )
         return "Nothing to do: the task goes on by itself."
+
+    @property
+    def _after_batch(self) -> str:
+        again = (
+            "A Clear starts all items again. "
+            "Correct any rejected ones, and start those without a run in a new batch."
+        )
+        if self.state is State.DOUBT:
+            return f"{_LOOK} {again}"
+        return again
+
+    @property
+    def _left_behind(self) -> str:
+        """What is known of a run that the task no longer has."""
+        since = "This is from before the task was cleared or made again."
+        if not self.try_number:
+            return f"{since} It starts all items again."
+        if self.state is State.IDLE:
+            return f"{since} No run was started."
+        if self.state is State.ENDED:
+            return f"{since} The run has ended."
+        if self.state is State.STOPPED:
+            return f"{since} The run was told to stop."
+        if self.state in (State.STARTED, State.CLAIMED):
+            return f"{since} If the run asks Airflow, it is told to stop."
+        return f"{since} A run may have been started: look in the workflow's list of runs."
 
 
 def conversations(row: Any, entries: Mapping[str, Any]) -> list[Conversation]:
     """
-    Return a task's starts, in order, and its batch; one whose entry is too large or not ours is *unknown*.
+    Return a task's starts, in order, and its batch.
+
+    A start whose entry is too large or not ours is *unknown*.
 
     :param row: columns of the task instance
     :param entries: the values of its entries, None where one cannot be read
     """
     # A task that is queued has not begun.
     at = row.start_date or row.date
-    starts = sorted(filter(None, map(START_KEY.fullmatch, entries)), key=place_of)
-    last = {key[3]: key for key in starts}
+    starts = _starts_of(entries)
+    last = _last_by_name(starts, row.try_number)
     runs = []
+
     for key in starts:
-        is_last = last[key[3]] is key
         run = Conversation(
-            row=row, at=at, name=key[3] or "", try_number=int(key[1]), is_current=is_last
+            row=row,
+            at=at,
+            name=key[3] or "",
+            try_number=int(key[1]),
+            is_last=last[key[3]] is key,
         )
+        run.is_current = run.is_last and run.try_number <= row.try_number
         with contextlib.suppress(Exception):
             _tell_start(run, entries, key)
         runs.append(run)
+
     if BATCH in entries:
-        runs.append(Conversation(row=row, at=at))
+        run = Conversation(row=row, at=at)
         with contextlib.suppress(Exception):
-            _tell_batch(runs[-1], entries[BATCH])
+            _tell_batch(run, entries[BATCH])
+        runs.append(run)
+
     return runs
+
+
+def _starts_of(keys: Iterable[str]) -> list[re.Match[str]]:
+    """Return the matches of the keys of starts, in order."""
+    matches = (START_KEY.fullmatch(key) for key in keys)
+    return sorted((match for match in matches if match), key=place_of)
+
+
+def _last_by_name(starts: list[re.Match[str]], try_number: int) -> dict[str | None, re.Match[str]]:
+    """
+    Return the last start of each name.
+
+    :param try_number: the task instance's: a start of a later try is that of one that was deleted,
+        and is the last only if there is no other
+    """
+    last: dict[str | None, re.Match[str]] = {}
+    for key in starts:
+        is_of_deleted = int(key[1]) > try_number
+        if not is_of_deleted or key[3] not in last:
+            last[key[3]] = key
+    return last
+
+
+# Mistyped entries -------------------------------------------------------------------------------
+
+_TOKEN = re.compile("[0-9a-f]{64}")
+# Of the last two, the modules would import the client, which the API server does not need.
+_WRITTEN = (START, OUTCOME, BATCH, f"{PREFIX}upload", f"{PREFIX}probe/")
+_NAMES = 200
+"""How many names of starts a mistyped key is compared with."""
+_SIMILAR = 0.85
+"""How similar to :data:`ENTERED` a key has to be that does not begin with our prefix."""
+
+
+def mistyped(keys: Iterable[str]) -> dict[str, str]:
+    """
+    Return the keys of entries that nothing reads, each with the one that a person may have meant.
+
+    :param keys: those of a task, also its own
+    """
+    keys = list(keys)
+    names = {match[3] for match in _starts_of(keys)}
+    possible = [_entered_key(name) for name in names] or [ENTERED]
+
+    found = {}
+    for key in keys:
+        is_for_any_start = not names and _is_entered(key)
+        if not is_for_any_start and key not in possible and _is_meant_for_us(key):
+            closest = difflib.get_close_matches(key, possible[:_NAMES], n=1, cutoff=0)
+            found[key] = closest[0]
+    return found
+
+
+def _entered_key(name: str | None) -> str:
+    return f"{ENTERED}/{name}" if name else ENTERED
+
+
+def _is_entered(key: str) -> bool:
+    return key == ENTERED or key.startswith(_entered_key(""))
+
+
+def _is_meant_for_us(key: str) -> bool:
+    """Return whether a key is like that which a person enters, but none that this package writes."""
+    if not key.startswith(PREFIX):
+        written = key.partition("/")[0].strip().casefold()
+        return difflib.SequenceMatcher(None, written, ENTERED).ratio() >= _SIMILAR
+    if key.startswith(_WRITTEN):
+        return False
+    token = key.rpartition("/")[2]
+    is_of_token = key in (run_key(token), word_key(token), frozen_key(token))
+    return not (is_of_token and _TOKEN.fullmatch(token))
+
+
+# Entries ----------------------------------------------------------------------------------------
 
 
 def _tell_batch(run: Conversation, entry: Mapping[str, Any]) -> None:
     """Fill in what the last entry of a batch tells."""
     counts = {**entry["counts"]}
-    if (run.row.state, run.row.try_number) != (TaskInstanceState.RUNNING, entry.get("try_number")):
+    row, try_number = run.row, entry.get("try_number")
+    is_being_sent = row.state == TaskInstanceState.RUNNING and row.try_number == try_number
+    if not is_being_sent:
         # Of a try that was killed: it may have sent them.
-        counts["unknown"] += (lost := entry.get("in_flight", 0))
-        counts["remaining"] -= lost
-    others = [
-        f"{counts[name]} {name}" for name in ("rejected", "unknown", "remaining") if counts[name]
-    ]
-    said = ", ".join([f"{counts['started']} of {counts['total']} started", *others])
-    run.is_current = entry["max_tries"] == run.row.max_tries
+        in_flight = entry.get("in_flight", 0)
+        counts["unknown"] += in_flight
+        counts["remaining"] -= in_flight
+
+    others = [name for name in ("rejected", "unknown", "remaining") if counts[name]]
+    parts = [f"{counts['started']} of {counts['total']} started"]
+    parts += [f"{counts[name]} {name}" for name in others]
+    said = ", ".join(parts)
+
+    is_of_deleted = try_number is not None and try_number > row.try_number
+    run.is_current = entry["max_tries"] == row.max_tries and not is_of_deleted
     run.flow, run.conn_id = entry.get("flow_id"), entry.get("conn_id")
-    run.progress = _part(1 - counts["remaining"] / counts["total"]) if counts["total"] else None
+    if counts["total"]:
+        run.progress = _part(1 - counts["remaining"] / counts["total"])
     run.steps = [Step(_utc(entry["at"]), "Last count", said, said)]
-    run.state = (
-        State.DOUBT if counts["unknown"] else State.ENDED if run.has_ended else State.STARTING
-    )
+    if counts["unknown"]:
+        run.state = State.DOUBT
+    elif run.has_ended:
+        run.state = State.ENDED
+    else:
+        run.state = State.STARTING
+
+
+class _Entries(NamedTuple):
+    """
+    The entries of one start, as the ledger reads them, and those that decide nothing.
+
+    :param word: the run's last word, and the last call that was refused
+    :param closed_at: when the start was closed, None if it was not
+    """
+
+    facts: Facts
+    word: dict[str, Any]
+    closed_at: datetime | None
 
 
 def _tell_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str]) -> None:
     """Fill in what the entries of a start tell."""
+    found = _entries_of(entries, key)
+    if found is None:
+        return
+    facts = found.facts
+    start, spoken = facts.start, facts.spoken
+
+    run.at = start.at.astimezone(UTC)
+    run.is_current = run.is_current and start.max_tries == run.row.max_tries
+    state = _state(run, facts)
+
+    response = facts.outcome and facts.outcome.run
+    known = start.run or response or {}
+    run.flow = start.flow_id or known.get("flow_id")
+    run.conn_id = start.conn_id
+    run.run_id = spoken.run_id or known.get("run_id")
+    run.run_link = (spoken.claim and spoken.claim.run_link) or known.get("run_link")
+    # Only to be sure that none shows a token.
+    run.callback_url = start.callback_url.partition("?")[0]
+    if not spoken.end:
+        run.progress = _part(found.word.get("progress"))
+    run.steps = sorted(_steps(found, state), key=lambda step: step.at)
+    if state is State.WAITING:
+        _tell_wait(run, found)
+    run.state = state
+
+
+def _entries_of(entries: Mapping[str, Any], key: re.Match[str]) -> _Entries | None:
+    """
+    Return what there is of a start, None if a person has damaged it.
+
+    :raises Exception: if one of the others cannot be read
+    """
     start = Start.of(place_of(key), entries[key[0]])
     if start is None:
-        return
-    said, word, frozen = (
-        {**entries.get(of(start.token), {})} if start.token else {}
-        for of in (run_key, word_key, frozen_key)
-    )
-    outcome = {**entries.get(f"{OUTCOME}{key[0].removeprefix(START)}", {})}
+        return None
+
+    outcome = _entry(entries, f"{OUTCOME}{key[0].removeprefix(START)}")
+    said: dict[str, Any] = {}
+    word: dict[str, Any] = {}
+    frozen: dict[str, Any] = {}
+    if start.token:
+        said = _entry(entries, run_key(start.token))
+        word = _entry(entries, word_key(start.token))
+        frozen = _entry(entries, frozen_key(start.token))
     facts = Facts(
         start=start,
         outcome=Outcome.of(outcome) if outcome else None,
         spoken=Spoken.of(said),
         is_frozen=start.token is not None and frozen_key(start.token) in entries,
     )
-    state, claim = _state(run, facts), facts.spoken.claim
-    ids = {**((facts.outcome and facts.outcome.run) or {}), **(start.run or {})}
-    run.at = start.at.astimezone(UTC)
-    run.is_current &= start.max_tries == run.row.max_tries
-    run.flow, run.conn_id = start.flow_id or ids.get("flow_id"), start.conn_id
-    run.run_id = facts.spoken.run_id or ids.get("run_id")
-    run.run_link = (claim and claim.run_link) or ids.get("run_link")
-    run.progress = None if facts.spoken.end else _part(word.get("progress"))
-    steps = (Step(at.astimezone(UTC), *said) for at, *said in _steps(facts, state, word, frozen))
-    run.steps = sorted(steps, key=lambda step: step.at)
-    if state is State.WAITING:
-        waiting = run.row.next_kwargs["waiting"]
-        since, run.until = (_utc(waiting[name]) for name in ("since", "until"))
-        may_be_silent = (
-            timedelta(seconds=waiting["silence"]) if waiting.get("silence") else run.until - since
-        )
-        silent = min(run.steps[-1].at + may_be_silent / 2, run.until)
-        run.silent_since = silent if silent <= datetime.now(UTC) else None
-    run.state = state
+    return _Entries(facts, word, _utc(frozen["at"]) if facts.is_frozen else None)
+
+
+def _entry(entries: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """
+    Return an entry, empty if there is none.
+
+    :raises TypeError: if it cannot be read
+    """
+    return dict(entries.get(key, {}))
+
+
+def _tell_wait(run: Conversation, found: _Entries) -> None:
+    """Fill in until when the task waits, and since when its run is silent."""
+    start, claim = found.facts.start, found.facts.spoken.claim
+    began = _wait_began(found.facts)
+    heard = [began]
+    if claim:
+        heard.append(claim.at)
+    if found.word.get("at"):
+        heard.append(_utc(found.word["at"]))
+    last = max(heard).astimezone(UTC)
+
+    may_be_silent = None
+    if start.completion_timeout is not None:
+        may_be_silent = timedelta(seconds=start.completion_timeout)
+        run.until = (began + may_be_silent).astimezone(UTC)
+    if start.heartbeat_timeout is not None:
+        may_be_silent = timedelta(seconds=start.heartbeat_timeout)
+    if may_be_silent is None:
+        return
+
+    silent = last + may_be_silent / 2
+    if run.until:
+        silent = min(silent, run.until)
+    if silent <= datetime.now(UTC):
+        run.silent_since = silent
+
+
+def _wait_began(facts: Facts) -> datetime:
+    """Return when the task began to wait: with a run that a person entered, it begins anew."""
+    if facts.start.run:
+        return facts.start.at
+    if facts.outcome:
+        return facts.outcome.at
+    if facts.spoken.claim:
+        return facts.spoken.claim.at
+    return facts.start.at
 
 
 def _utc(at: str) -> datetime:
@@ -233,59 +467,73 @@ def _utc(at: str) -> datetime:
 
 def _part(value: Any) -> float | None:
     """Return a number from 0 to 1, None for any other value."""
-    return value if isinstance(value, int | float) and 0 <= value <= 1 else None
+    if isinstance(value, int | float) and 0 <= value <= 1:
+        return value
+    return None
 
 
 def _state(run: Conversation, facts: Facts) -> State:
     start, outcome, spoken, row = facts.start, facts.outcome, facts.spoken, run.row
-    # An end that came after the task had failed in doubt is kept, but the task does not have it.
-    is_late = bool(spoken.end and run.has_ended and row.end_date and spoken.end.at > row.end_date)
-    is_known = outcome is not None and outcome.kind == "run" and not facts.is_frozen
     if spoken.stopped:
         return State.STOPPED
-    if start.run or is_known or spoken.claim or (spoken.end and not is_late):
+
+    names_run = outcome is not None and outcome.kind == "run" and not facts.is_frozen
+    has_begun = spoken.claim is not None or spoken.end is not None
+    # An end that came after the task had failed in doubt is kept, but the task does not have it.
+    is_late = False
+    if spoken.end and not spoken.claim and run.is_current and run.has_ended and row.end_date:
+        is_late = spoken.end.at > row.end_date
+    if start.run or names_run or (has_begun and not is_late):
         if spoken.end:
             return State.ENDED
-        if row.state == TaskInstanceState.AWAITING_INPUT:
+        if run.is_current and row.state == TaskInstanceState.AWAITING_INPUT:
             return State.WAITING
         return State.CLAIMED if spoken.claim else State.STARTED
-    if (
-        not outcome
-        and row.state == TaskInstanceState.RUNNING
-        and start.try_number == row.try_number
-    ):
+
+    is_of_this_try = run.is_current and start.try_number == row.try_number
+    if not outcome and is_of_this_try and row.state == TaskInstanceState.RUNNING:
         return State.STARTING
     is_idle = facts.started_nothing and not facts.start.earlier
     return State.IDLE if is_idle else State.DOUBT
 
 
-def _steps(
-    facts: Facts, state: State, word: dict[str, Any], frozen: dict[str, Any]
-) -> Iterator[tuple[Any, ...]]:
+def _steps(found: _Entries, state: State) -> Iterator[Step]:
     """Yield the steps: what the task did, and what the run has said and was told."""
+    for step in _all_steps(found, state):
+        yield step._replace(at=step.at.astimezone(UTC))
+
+
+def _all_steps(found: _Entries, state: State) -> Iterator[Step]:
+    facts, word = found.facts, found.word
     start, outcome, spoken = facts.start, facts.outcome, facts.spoken
     claim, end = spoken.claim, spoken.end
-    sent = "Sent" if outcome or state is State.STARTING else "Sent. No response was recorded"
-    yield start.at, "A person entered the run" if start.run else sent, start.run
+
+    if start.run:
+        yield Step(start.at, "A person entered the run", start.run)
+    elif outcome or state is State.STARTING:
+        yield Step(start.at, "Sent")
+    else:
+        yield Step(start.at, "Sent. No response was recorded")
     if outcome:
-        yield outcome.at, _RESPONSES[outcome.kind], outcome.reason or outcome.run
+        yield Step(outcome.at, _RESPONSES[outcome.kind], outcome.reason or outcome.run)
+
     if claim:
-        yield claim.at, "Claimed by the run", claim.run_id, "claimed"
-    if word:
-        text = word.get("message", "")
-        yield _utc(word["at"]), "Last word", text, None if end else text
+        yield Step(claim.at, "Claimed by the run", claim.run_id, "claimed")
+    if word.get("at"):
+        message = word.get("message", "")
+        yield Step(_utc(word["at"]), "Last word", message, None if end else message)
+    if word.get("refused_at"):
+        yield Step(_utc(word["refused_at"]), "A call was refused", word.get("refusal"))
     if end:
         words = f"ended: {end.status}. {end.message or ''}".rstrip(" .")
-        texts = {"message": end.message, "result": end.result}
-        yield (
-            end.at,
-            f"Ended: {end.status}",
-            {k: v for k, v in texts.items() if v is not None},
-            words,
-        )
+        yield Step(end.at, f"Ended: {end.status}", end.message, words)
+    if end and end.result is not None:
+        yield Step(end.at, "Result", end.result)
+
     if spoken.stopped:
-        yield spoken.stopped, "Told to stop"
+        yield Step(spoken.stopped, "Told to stop")
     if spoken.refused:
-        yield (claim or end or start).at, "Other runs were told to stop", ", ".join(spoken.refused)
-    if facts.is_frozen:
-        yield _utc(frozen["at"]), "Closed: no run may claim it any more"
+        known = claim or end or start
+        yield Step(known.at, "Other runs were told to stop", ", ".join(spoken.refused))
+    if found.closed_at:
+        yield Step(found.closed_at, "Closed: no run may claim it any more")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import runpy
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
 from workflow_automation_provider.plugins.airflow_plugin import WorkflowAutomationPlugin
+
+API_SERVER = "airflow.api_fastapi.main"
 
 
 def test_airflow_lists_it(airflow_home, capfd):
@@ -57,6 +61,41 @@ def test_mounted_only_where_airflow_has_a_store(monkeypatch, has_store):
         "nav",
         "task_instance",
     ] * has_store
+
+
+@pytest.mark.since_3_3
+@pytest.mark.parametrize(
+    "setting", ["AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "AIRFLOW__STATE_STORE__BACKEND"]
+)
+def test_error_where_the_api_server_cannot_keep_what_tasks_record(monkeypatch, caplog, setting):
+    def loaded(*modules):
+        """Return what is logged when Airflow loads the plugin, in a process with these modules."""
+        caplog.clear()
+        with monkeypatch.context() as patch:
+            patch.delitem(sys.modules, API_SERVER, raising=False)
+            for module in modules:
+                patch.setitem(sys.modules, module, ModuleType(module))
+            WorkflowAutomationPlugin.on_load()
+        return [(record.levelname, record.getMessage()) for record in caplog.records]
+
+    assert loaded(API_SERVER) == []
+    monkeypatch.setenv(setting, "True")
+    ((level, message),) = loaded(API_SERVER)
+    assert level == "ERROR"
+    assert f"[state_store] {setting.removeprefix('AIRFLOW__STATE_STORE__').lower()}" in message
+    # A worker's settings are checked by its tasks, and only if they need them.
+    assert loaded() == []
+
+
+@pytest.mark.since_3_3
+def test_each_api_server_is_found_to_be_one():
+    """However it is run: Airflow's commands, uvicorn and gunicorn all name this module."""
+    script = f"import {API_SERVER}"
+    env = os.environ | {"AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS": "True"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env
+    )
+    assert "[state_store] clear_on_success" in done.stdout + done.stderr
 
 
 @pytest.mark.since_3_3

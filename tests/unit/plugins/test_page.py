@@ -33,6 +33,8 @@ from workflow_automation_provider.execution.ledger import (
     run_key,
     word_key,
 )
+from workflow_automation_provider.execution.store import _PROBE
+from workflow_automation_provider.execution.upload import UPLOAD_KEY
 from workflow_automation_provider.plugins import page
 from workflow_automation_provider.plugins.conversation import conversations
 from workflow_automation_provider.plugins.metadata import json_object
@@ -55,6 +57,8 @@ class Html(HTMLParser):
         self.elements: list[tuple[str, dict[str, Any]]] = []
         self.rows: list[str] = []
         self.text = ""
+        self.alerts: list[str] = []
+        self._is_alert = False
         self._open: list[str] = []
         self.feed(html)
 
@@ -62,6 +66,10 @@ class Html(HTMLParser):
         self.elements.append((tag, dict(attrs)))
         if tag not in ("meta", "input"):
             self._open.append(tag)
+        if tag == "p":
+            self._is_alert = dict(attrs).get("role") == "alert"
+            if self._is_alert:
+                self.alerts.append("")
         if tag == "tr":
             self.rows.append("")
         if tag == "a":
@@ -69,11 +77,15 @@ class Html(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag
+        if tag == "p":
+            self._is_alert = False
 
     def handle_data(self, data: str) -> None:
         if {"style", "script"} & {*self._open}:
             return
         self.text += data
+        if self._is_alert:
+            self.alerts[-1] += data
         if "tr" in self._open and data.strip():
             self.rows[-1] += f"{data.strip()}|"
         if "a" in self._open:
@@ -118,10 +130,10 @@ class Task(WaitingTask):
         return self
 
     def park(self, seconds: float = 86400, silence: float | None = None) -> Task:
-        since = ago(690)
-        until = since + timedelta(seconds=seconds)
-        waiting = {"since": since.isoformat(), "until": until.isoformat(), "silence": silence}
-        self.change(state="awaiting_input", next_kwargs={"waiting": waiting, "ti_id": "x"})
+        """Wait for the end of the last start."""
+        self.start = self.start._replace(completion_timeout=seconds, heartbeat_timeout=silence)
+        self._write(self.start)
+        self.change(state="awaiting_input")
         return self
 
     @property
@@ -365,6 +377,33 @@ class TestStates:
         assert "in doubt|" in listed().rows[1]
         assert "2 of 9 started, 4 unknown, 3 remaining" in listed().text
 
+    def test_task_instance_that_was_deleted_and_made_again(self, dag, listed, tab):
+        """Its tries begin at 1 again, and its old entries are still there."""
+        task = Task(dag, starts=False)
+        entry = {"at": ago(900).isoformat(), "max_tries": 2, "conn_id": task.mark}
+        for number in (2, 3):
+            task.put(f"workflow_automation_start/{number}/0", entry | {"flow_id": f"old-{number}"})
+        assert "No flow run" in listed().text
+        text = tab(task).text
+        assert "made again" in text
+        assert "A run may have been started" in text
+        task.put("workflow_automation_start/1/0", entry | {"flow_id": "new"})
+        assert "|new|" in listed().rows[1]
+        assert "old" not in listed().text
+        assert "A run may have been started" not in tab(task).text
+        task.change(try_number=2)
+        assert "|old-2|" in listed().rows[1]
+
+    def test_batch_of_a_task_instance_that_was_deleted_and_made_again(self, dag, listed, tab):
+        task = Task(dag, starts=False)
+        counts = {"total": 9, "started": 2, "rejected": 0, "unknown": 1, "remaining": 6}
+        entry = {"at": ago(5).isoformat(), "try_number": 2, "max_tries": 2, "counts": counts}
+        task.put("workflow_automation_batch_000000", entry)
+        assert "No flow run" in listed().text
+        assert "starts all items again" in tab(task).text
+        task.change(try_number=2)
+        assert "in doubt|" in listed().rows[1]
+
     def test_starts_within_a_task(self, dag, listed, tab):
         task = Task(dag, starts=False)
         for name in ("first", "second"):
@@ -563,6 +602,158 @@ class TestTab:
         assert "since it was last cleared" in text
         assert "Response: a run was started" in text
 
+    @pytest.mark.parametrize(
+        ("outcome", "spoken", "words"),
+        [
+            (None, {}, ["in doubt", "A run may have been started"]),
+            ("nothing", {}, ["not started", "No run was started"]),
+            ("run", {}, ["started", "1001", "it is told to stop"]),
+            (None, {"claim": Claim(ago(5), "77")}, ["claimed", "77", "it is told to stop"]),
+            ("run", {"stopped": ago(5)}, ["told to stop", "The run was told to stop"]),
+            (None, {"end": End(ago(5), "success", "77")}, ["ended", "77", "The run has ended"]),
+        ],
+    )
+    @pytest.mark.parametrize("state", ["awaiting_input", "running", "failed", None])
+    def test_what_is_known_of_the_run_of_before_a_clear(
+        self, dag, tab, listed, outcome, spoken, words, state
+    ):
+        task = Task(dag, state="failed")
+        if outcome:
+            task.outcome(outcome)
+        if spoken:
+            task.speak(**spoken)
+        task.clear()
+        task.change(state=state, end_date=ago(60))
+        found = tab(task)
+        assert [word for word in words if word not in found.text] == []
+        badges = [attrs["class"] for attrs in found.all("span") if "class" in attrs]
+        assert f"badge {words[0].replace(' ', '-')}" in badges
+        assert task.mark not in listed().text
+
+    def test_where_the_run_calls(self, dag, tab):
+        url = "https://airflow.example/team/workflow-automation/callback"
+        task = Task(dag).outcome()
+        assert "calls" not in tab(task).text
+        task.give(callback_url=f"{url}?token=a-token")
+        text = tab(task).text
+        assert f"The run calls {url}," in text
+        assert "a-token" not in text
+
+    def test_task_with_many_starts(self, dag, tab):
+        task = Task(dag, starts=False)
+        for number in range(230):
+            entry = {"at": ago(900 - number).isoformat(), "max_tries": 2, "conn_id": "many"}
+            task.put(f"workflow_automation_start/1/0/name-{number}", entry)
+            if number != 3:
+                outcome = {"kind": "run", "at": ago(9).isoformat(), "run": {"run_id": "7"}}
+                task.put(f"workflow_automation_outcome/1/0/name-{number}", outcome)
+        task.change(try_number=2)
+        text = tab(task).text
+        shown = [number for number in range(230) if f"name-{number} " in text]
+        # That in doubt is not left out.
+        assert shown == [3, *range(31, 230)]
+        assert "30 earlier starts are not shown" in text
+        assert "not shown" not in tab(Task(dag)).text.replace("The API key is not shown", "")
+
+    @pytest.mark.parametrize("name", ["dag_id", "run_id", "task_id", "map_index"])
+    def test_nul_which_no_database_looks_for(self, dag, viewer, name):
+        task = Task(dag)
+        response = viewer.get(f"{TAB}?{task.query}&{name}=%00")
+        assert response.status_code == 400
+        assert "NUL" in Html(response.text).text
+
+    def test_what_a_run_says_reads_as_its_own_words(self, dag, tab):
+        message = "\x1b[31mError:\x1b[0m no rows\nin orders"
+        task = Task(dag).outcome().speak(end=End(ago(5), "failed", "1001", {"rows": 0}, message))
+        text = tab(task).text
+        assert "Error: no rows\nin orders" in text
+        assert "31m" not in text
+
+    def test_call_that_was_refused(self, dag, tab):
+        task = Task(dag).outcome()
+        refusal = {"refused_at": ago(5).isoformat(), "refusal": "status is 'Done'"}
+        task.put(word_key(digest_of(task.token)), refusal)
+        text = tab(task).text
+        assert "A call was refused" in text
+        assert "status is 'Done'" in text
+        assert "Last word" not in text
+
+
+MEANT = "workflow_automation_run"
+
+
+class TestMistypedEntries:
+    @pytest.mark.parametrize(
+        "key",
+        [
+            "workflow_automation_runs", "workflow_automation_run_id", "workflow_automation_Run",
+            "workflow_automation_run ", "workflow_automation_1001", "workflow_automation_run/", "workflow_automation_run/ada",
+            "workflow-automation_run", "Workflow_Automation_Run", "workflow_atomation_run", " workflow_automation_run",
+        ],
+    )  # fmt: skip
+    def test_the_page_and_the_tab_ask_what_was_meant(self, dag, listed, tab, key):
+        task = Task(dag, state="failed").outcome("unidentified")
+        task.enter(key, '"77"')
+        (said,) = tab(task).alerts
+        assert said == f"The entry {key} is read by no task: did you mean {MEANT}?"
+        (said,) = listed().alerts
+        assert said == f"wait: The entry {key} is read by no task: did you mean {MEANT}?"
+
+    def test_after_the_clear_that_started_another_run(self, dag, tab, listed):
+        task = Task(dag, state="failed")
+        task.enter("workflow_automation_runs", '"77"')
+        task.clear()
+        for state in ("queued", "running"):
+            task.change(state=state)
+            assert f"did you mean {MEANT}?" in tab(task).text
+            assert f"did you mean {MEANT}?" in listed().text
+
+    def test_name_of_no_start(self, dag, tab):
+        task = Task(dag, starts=False)
+        for name in ("Ada", "Grace"):
+            entry = {"at": ago(9).isoformat(), "max_tries": 2}
+            task.put(f"workflow_automation_start/1/0/{name}", entry)
+        task.enter(f"{MEANT}/Ada", '"77"')
+        assert "did you mean" not in tab(task).text
+        task.enter(f"{MEANT}/Grcae", '"77"')
+        (said,) = tab(task).alerts
+        assert said.endswith(f"did you mean {MEANT}/Grace?")
+
+    @pytest.mark.parametrize("name", ["", "/Ada", "/Ada/Lovelace"])
+    def test_entry_for_a_start_that_has_not_come(self, dag, tab, name):
+        task = Task(dag, starts=False)
+        task.enter(f"{MEANT}{name}", '"77"')
+        assert "did you mean" not in tab(task).text
+
+    def test_nothing_is_said_of_what_the_package_writes(self, dag, tab, listed):
+        task = Task(dag).outcome().say("x").speak(claim=Claim(ago(5), "1001"))
+        task.freeze()
+        task.enter(MEANT, '"1001"')
+        for key in (UPLOAD_KEY, f"{_PROBE}/{'0' * 32}"):
+            task.enter(key)
+        for key in ("cursor", "run", "last_workflow_run", "workflow_run_id"):
+            task.enter(key, '"of the task itself"')
+        other = Task(dag)
+        other.enter(run_key("e" * 64))
+        for found in (listed(), tab(task), tab(other)):
+            assert "did you mean" not in found.text
+            assert "of the task itself" not in found.text
+
+    def test_nothing_is_said_of_a_batch(self, dag, tab, listed):
+        task = Task(dag, starts=False)
+        for number in (0, 1, 12, 999_999):
+            task.put(f"workflow_automation_batch_{number:06}", {"counts": {}})
+        for found in (listed(), tab(task)):
+            assert "did you mean" not in found.text
+
+    def test_hostile_keys_are_shown_as_text(self, dag, tab, listed):
+        task = Task(dag)
+        for number in range(40):
+            task.enter(f"workflow_automation_<b>{number}", "{")
+        for found in (listed(), tab(task)):
+            assert len(found.alerts) == 20
+            assert not found.all("b")
+
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -643,15 +834,19 @@ class TestHostileTexts:
             '{"at": "2026-01-01", "max_tries": 2, "run": 5, "token": 5, "giver": {}, "conn_id": []}',
             '{"at": "0001-01-01T00:00:00+23:59", "max_tries": 2}', '{"kind": 7, "at": "2026-01-01", "run": {"run_id": {}}}',
             '{"claim": 7, "end": [], "stopped": 5}', '{"claim": {"at": "2026-01-01", "run_id": 7}, "refused": [7]}',
+            '{"at": "2026-01-01T00:00:00Z", "max_tries": 2, "completion_timeout": "x", "heartbeat_timeout": 1e999}',
+            '{"at": "2026-01-01T00:00:00Z", "max_tries": 2, "run": {}, "completion_timeout": 1e99, "callback_url": 7}',
             '{"progress": NaN, "message": {}, "at": "9999-12-31T23:59:59-23:59"}', '{"progress": true}',
             '{"counts": {"total": "x", "remaining": -5}, "max_tries": []}', f'{{"counts": {{"total": 1, "remaining": 1{"0" * 400}}}}}', '{"counts": {"total": 5, "remaining": -5}}',
         ],
     )  # fmt: skip
-    def test_entries_that_anybody_may_have_written(self, value):
+    @pytest.mark.parametrize("state", ["failed", "awaiting_input"])
+    def test_entries_that_anybody_may_have_written(self, value, state):
         digest = "d" * 64
         start = entry_of(Start(1, 0, ago(9), 2, token=digest))
-        columns = {"state": "failed", "max_tries": 2, "map_index": -1, "date": ago(9)}
+        columns = {"max_tries": 2, "map_index": -1, "date": ago(9)}
         columns |= dict.fromkeys(("dag_id", "run_id", "task_id"), "x")
+        columns |= {"try_number": 1, "state": state}
         row = SimpleNamespace(**{**dict.fromkeys(page._COLUMNS), **columns})
         names = "start/1/0", "start/\u0663/0", "start/x", "outcome/1/0", "batch", "run"
         keys = [f"workflow_automation_{name}" for name in names]
@@ -664,9 +859,8 @@ class TestHostileTexts:
             assert page._page(title="Flow runs", rows=rows, counts=Counter()).status_code == 200
 
     def test_entries_that_cannot_be_read(self, dag, viewer):
-        """Nor what the task has left for its own return."""
         parked, empty = Task(dag).outcome().park(), Task(dag, starts=False)
-        parked.change(next_kwargs={"waiting": {"until": 7}})
+        parked.write_start(completion_timeout="soon", run={"run_id": "7"}, conn_id=parked.mark)
         for key, value in (
             ("start/1/0", "{"),
             ("batch_000003", "[" * 5000),
