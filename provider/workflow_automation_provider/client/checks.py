@@ -68,7 +68,7 @@ def check_seconds(
 # as [ab] or [0-9], or as glob.escape() makes it, and an identifier in brackets begin otherwise.
 _NUMBER = r"-?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|inf|Infinity)|nan|NaN"
 _CONSTANT = rf"(?:{_NUMBER}|None|True|False|null|true|false)\s*"
-_LIST = re.compile(rf"""\[\s*(?:\]|["'{{(]|\[(?!\][^,\]])|{_CONSTANT}[,\]]|[A-Za-z_][\w.]+\()""")
+_LIST = re.compile(rf"""\[\s*(?:\]|["'{{(]|\[(?!\][^,\]\s])|{_CONSTANT}[,\]]|[A-Za-z_][\w.]+\()""")
 _TUPLE = re.compile(rf"""\(\s*(?:\)|["']|{_CONSTANT},)""")
 _DICT = re.compile(rf"""\{{\s*(?:\}}|["']|{_CONSTANT}[:,}}])""")
 _TEXTS_OF_VALUES = (("a list", _LIST, "]"), ("a tuple", _TUPLE, ")"), ("a dict", _DICT, "}"))
