@@ -6,6 +6,7 @@ import glob
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
@@ -29,7 +30,7 @@ ARGUMENTS = [
     ),
 ]
 
-REQUIRED = {
+REQUIRED: dict[Any, dict[str, Any]] = {
     TriggerFlowOperator: {},
     UploadFilesOperator: {"run_id": "1001", "files": {"row": 1}},
     TriggerFlowBatchOperator: {"batch": [{}]},
