@@ -60,8 +60,9 @@ def trigger_flow_once(
 
     Follows sections 4.1 (with a ``flow_id``) and 4.2 (without) of the interface.
 
-    :param name: identifies this start within the task: unique for each run, and the same in every try. At most
-        250 characters of the Basic Multilingual Plane, without control characters or a blank at the end
+    :param name: identifies this start within the task: unique for each run, and the same in every
+        try. At most 250 characters of the Basic Multilingual Plane, without control characters or a
+        blank at the end
     :param inputs: input names, as the flow defines them, and JSON values
     :param flow_id: the flow to start; None for the one that the connection's API key identifies
     :param workflow_automation_conn_id: connection with the base URL and the API key
@@ -110,7 +111,7 @@ def trigger_flow_once(
 
 
 def _check_name(name: object) -> None:
-    """Raise an InvalidRequestError unless every database keeps a name, as part of a key, apart from all others."""
+    """Raise an InvalidRequestError unless every database keeps a name apart from all others."""
     if not isinstance(name, str):
         problem = kind_of(name)
     elif not name.strip():
@@ -129,8 +130,8 @@ def _check_name(name: object) -> None:
     raise InvalidRequestError(
         f"name is {problem}.",
         next_step=(
-            "Give each start within a task a name of its own, such as a customer's ID, that is the same "
-            "in every try."
+            "Give each start within a task a name of its own, such as a customer's ID, that is the "
+            "same in every try."
         ),
     )
 

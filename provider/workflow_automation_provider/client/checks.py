@@ -64,8 +64,9 @@ def check_seconds(
         )
 
 
-# How the text of a list, a tuple or a dict begins, in Python or in JSON, and how it ends. A glob such
-# as [ab] or [0-9], or as glob.escape() makes it, and an identifier in brackets begin otherwise.
+# How the text of a list, a tuple or a dict begins, in Python or in JSON, and how it ends. A glob
+# such as [ab] or [0-9], or as glob.escape() makes it, and an identifier in brackets begin
+# otherwise.
 _NUMBER = r"-?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|inf|Infinity)|nan|NaN"
 _CONSTANT = rf"(?:{_NUMBER}|None|True|False|null|true|false)\s*"
 _LIST = re.compile(rf"""\[\s*(?:\]|["'{{(]|\[(?!\][^,\]\s])|{_CONSTANT}[,\]]|[A-Za-z_][\w.]+\()""")
@@ -79,8 +80,8 @@ def check_rendered(name: str, value: object) -> None:
     Check a value that a template or an XCom may have made.
 
     :param name: what the value is called in errors
-    :raises InvalidRequestError: if it is None or empty, the text that a template makes of None, of a list
-        or of a dict, or a template that was not rendered
+    :raises InvalidRequestError: if it is None or empty, the text that a template makes of None, of
+        a list or of a dict, or a template that was not rendered
     """
     if value is None or (isinstance(value, str) and value.strip() in ("", "None")):
         raise InvalidRequestError(
@@ -109,7 +110,8 @@ def check_text(name: str, text: str) -> None:
     Check that a text is none that a template leaves in place of a value.
 
     :param name: what the text is called in errors
-    :raises InvalidRequestError: if it is the text of a list or dict, or a template that was not rendered
+    :raises InvalidRequestError: if it is the text of a list or dict, or a template that was not
+        rendered
     """
     stripped = text.strip()
     for kind, beginning, end in _TEXTS_OF_VALUES:
@@ -151,9 +153,12 @@ def check_path(name: str, path: str | None) -> None:
 
 def check_names(name: str, inputs: object) -> None:
     """
-    Raise an InvalidRequestError if the name of an input is a template: Airflow renders values alone.
+    Check that no name of an input is a template, for Airflow renders values alone.
 
     Names within a value may be anything: a flow may fill in a document by them.
+
+    :param name: what the inputs are called in errors
+    :raises InvalidRequestError: if one is
     """
     if isinstance(inputs, Mapping):
         for key in inputs:
