@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from airflow.sdk import get_current_context
 
-from workflow_automation_provider.client.checks import check_seconds, one_line, rendered
+from workflow_automation_provider.client.checks import check_seconds, kind_of, one_line, rendered
 from workflow_automation_provider.client.protocol import NO_INPUTS
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
@@ -30,6 +30,9 @@ __all__ = ["trigger_flow_once"]
 
 # A key of the task state store may have at most 512 characters.
 _MAX_NAME = 250
+
+# The last character of the Basic Multilingual Plane.
+_LAST_OF_BMP = "\uffff"
 
 
 def trigger_flow_once(
@@ -57,7 +60,9 @@ def trigger_flow_once(
 
     Follows sections 4.1 (with a ``flow_id``) and 4.2 (without) of the interface.
 
-    :param name: identifies this start within the task: unique for each run, and the same in every try
+    :param name: identifies this start within the task: unique for each run, and the same in every
+        try. At most 250 characters of the Basic Multilingual Plane, without control characters or a
+        blank at the end
     :param inputs: input names, as the flow defines them, and JSON values
     :param flow_id: the flow to start; None for the one that the connection's API key identifies
     :param workflow_automation_conn_id: connection with the base URL and the API key
@@ -106,16 +111,29 @@ def trigger_flow_once(
 
 
 def _check_name(name: object) -> None:
-    if (
-        not isinstance(name, str)
-        or not name.strip()
-        or len(name) > _MAX_NAME
-        or one_line(name) != name
-    ):
-        raise InvalidRequestError(
-            f"name is {name!r}: expected a unique name for each start within a task, of at most {_MAX_NAME} "
-            "characters, without line breaks and other control characters."
-        )
+    """Raise an InvalidRequestError unless every database keeps a name apart from all others."""
+    if not isinstance(name, str):
+        problem = kind_of(name)
+    elif not name.strip():
+        problem = "empty"
+    elif len(name) > _MAX_NAME:
+        problem = f"{len(name)} characters long: expected at most {_MAX_NAME} characters"
+    elif one_line(name) != name:
+        problem = f"{name!a}, which contains a line break or another control character"
+    elif name.rstrip() != name:  # MySQL ignores it in comparisons
+        problem = f"{name!r}, which ends in a blank"
+    elif max(name) > _LAST_OF_BMP:  # MySQL's key columns have three bytes for a character
+        sign = next(sign for sign in name if sign > _LAST_OF_BMP)
+        problem = f"{name!r}, and not every database can store {sign!r} in a key"
+    else:
+        return
+    raise InvalidRequestError(
+        f"name is {problem}.",
+        next_step=(
+            "Give each start within a task a name of its own, such as a customer's ID, that is the "
+            "same in every try."
+        ),
+    )
 
 
 def _check(on_unknown_start: object, send_retry_timeout: object) -> None:

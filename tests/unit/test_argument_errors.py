@@ -123,6 +123,12 @@ def test_the_bounds_are_right(name, values):
 
 NOTHING = (None, "", "  ", "None", " None\n")
 
+# What MySQL takes for another name, or cannot store in a key, and what no log shows on one line.
+NAMES = (
+    *("", " ", None, 7, "\udc80", "a\n", "a\0b", "a\u2028b", "x" * 251),
+    *("ada ", "ada\u00a0", "ada\u3000", "\U0001f600", "a\U00010000b", "\U0010ffff"),
+)
+
 # What makes it, the argument, and values that are errors once templates are rendered: before anything is recorded or sent.
 RENDERED: list[tuple[Callable[..., Any], str, tuple[object, ...]]] = [
     *((make, "flow_id", (*NOTHING, "\udc80", 7.5)) for make in OPERATORS),
@@ -136,7 +142,7 @@ RENDERED: list[tuple[Callable[..., Any], str, tuple[object, ...]]] = [
         "output_path",
         ("", 7, "/nowhere/a", "/tmp", "/etc/hosts/x", "nowhere://a/b", os.devnull),
     ),
-    (Once, "name", ("", None, "\udc80")),
+    (Once, "name", NAMES),
     (Once, "on_unknown_start", ("retry",)),
     (Once, "send_retry_timeout", (-1,)),
     (Once, "inputs", (None,)),
@@ -160,6 +166,17 @@ def test_a_wrong_value_is_an_error_before_anything_is_sent(
         assert caught.value.consequence == "Nothing was sent."
     assert (store.writes, service.journal.requests()) == ([], [])
     assert "may have been started" not in log()
+
+
+@pytest.mark.parametrize(
+    "name", ["ada", " ada", "x" * 250, "Łódź \u3000\uffff", "a b", "[1]", "None"]
+)
+def test_any_other_name_is_one(service, store, context, name):
+    def start(try_number):
+        return Once(name=name).execute(context(store, task_id="task", try_number=try_number))
+
+    assert start(1) == start(2)
+    assert len(service.runs) == 1
 
 
 def inputs() -> Iterator[object]:
@@ -279,6 +296,12 @@ def read_batch(batch: Any) -> object:
     return list(BatchSource(batch, None))
 
 
+def once(name: Any) -> object:
+    task_instance = SimpleNamespace(task_id="task", try_number=1, max_tries=0)
+    task = SimpleNamespace(retries=0)
+    return Once(name=name).execute({"ti": task_instance, "task": task})
+
+
 async def asynchronous() -> None:
     pass
 
@@ -296,6 +319,7 @@ def attempts(folder: Path) -> Iterator[Callable[[], object]]:
         (lambda element: body(elements=[element]), ("a", 7)),
         (resolve, files(folder)),
         (read_batch, batches(folder)),
+        (once, (" ", 7, "a\n", "x" * 251, "ada ", "\U0001f600")),
         (connect, connections()),
         (read, callbacks()),
     ]

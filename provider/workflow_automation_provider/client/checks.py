@@ -77,8 +77,8 @@ def check_rendered(name: str, value: object) -> None:
     Check a value that a template or an XCom may have made.
 
     :param name: what the value is called in errors
-    :raises InvalidRequestError: if it is None or empty, the text that a template makes of None, of a list
-        or of a dict, or a template that was not rendered
+    :raises InvalidRequestError: if it is None or empty, the text that a template makes of None, of
+        a list or of a dict, or a template that was not rendered
     """
     if value is None or (isinstance(value, str) and value.strip() in ("", "None")):
         raise InvalidRequestError(
@@ -107,7 +107,8 @@ def check_text(name: str, text: str) -> None:
     Check that a text is none that a template leaves in place of a value.
 
     :param name: what the text is called in errors
-    :raises InvalidRequestError: if it is the text of a list or dict, or a template that was not rendered
+    :raises InvalidRequestError: if it is the text of a list or dict, or a template that was not
+        rendered
     """
     kind = _kind_of_text(text.strip())
     if kind:
@@ -162,9 +163,12 @@ def check_path(name: str, path: str | None) -> None:
 
 def check_names(name: str, inputs: object) -> None:
     """
-    Raise an InvalidRequestError if the name of an input is a template: Airflow renders values alone.
+    Check that no name of an input is a template, for Airflow renders values alone.
 
     Names within a value may be anything: a flow may fill in a document by them.
+
+    :param name: what the inputs are called in errors
+    :raises InvalidRequestError: if one is
     """
     if isinstance(inputs, Mapping):
         for key in inputs:

@@ -204,7 +204,8 @@ def trigger_request(base_url: str, inputs: object, flow_id: object = None) -> Re
     if not isinstance(inputs, Mapping):
         check_rendered("inputs", inputs)
         raise InvalidRequestError(
-            f"inputs is {kind_of(inputs)}: expected a dict of input names and values ({{}} for none)."
+            f"inputs is {kind_of(inputs)}: expected a dict of input names and values "
+            "({} for none)."
         )
     content = _TRIGGER_BODY % json_values.encode("inputs", inputs)
     if flow_id is None:

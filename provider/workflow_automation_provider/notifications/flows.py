@@ -97,20 +97,29 @@ class FlowNotifier(BaseNotifier):
         from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
         code = Code.NOT_SENT
+        flow = self.flow_id if self._is_flow_given else None
+        hook = WorkflowAutomationHook(self.workflow_automation_conn_id)
         try:
             flow_id = rendered("flow_id", self.flow_id) if self._is_flow_given else None
             check_names("inputs", self.inputs)
-            hook = WorkflowAutomationHook(self.workflow_automation_conn_id)
-            hook.get_conn()
-            self.log.info("If no later line gives its outcome, a run may have been started.")
+            client = hook.get_conn()
+            flow = client.redact(str(flow_id or hook.extra.flow_id or "that of the API key"))
+            named = one_line(f"flow: {flow}")
+
+            self.log.info(
+                "If no later line gives its outcome, a run may have been started (%s).", named
+            )
             code = Code.START_UNKNOWN
             run = hook.trigger_flow(self.inputs, flow_id)
-            started = f"{run.run_id or 'without a run_id'}: {run.run_link or 'no run_link'}"
-            self.log.info("Started run %s", one_line(started))
-        except Exception as error:
-            self._log_failure(error, code)
 
-    def _log_failure(self, error: Exception, code: Code) -> None:
+            started = f"{run.run_id or 'without a run_id'}: {run.run_link or 'no run_link'}"
+            self.log.info("Started run %s (%s)", one_line(started), named)
+        except WorkflowAutomationError as error:
+            self._log_failure(hook.located(error, self.flow_id), code)
+        except Exception as error:
+            self._log_failure(error, code, flow)
+
+    def _log_failure(self, error: Exception, code: Code, flow: str | None = None) -> None:
         """Log an error without secrets; the code tells whether a run may have been started, unless the error does."""
         from airflow.providers.common.compat.sdk import AirflowNotFoundException
         from jinja2 import TemplateError
@@ -120,4 +129,6 @@ class FlowNotifier(BaseNotifier):
             # Any other error may quote a value that it could not handle, such as a connection.
             is_shown = isinstance(error, AirflowNotFoundException | PermissionError | TemplateError)
             text = f"{type(error).__name__}{f': {error}' if is_shown else '.'}\n{code.consequence}"
+            if flow is not None:
+                text = f"{text}\nFlow: {one_line(str(flow))}"
         self.log.error("FlowNotifier: %s", text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from airflow.sdk import Asset, BaseOperator
@@ -48,8 +49,24 @@ MAX_LINK = 2000
 def link_of(run: Mapping[str, Any]) -> dict[str, str]:
     """Return the ``run_link`` for asset events, empty if it could not be stored: that would fail the task."""
     link = run.get("run_link")
-    is_told = isinstance(link, str) and 0 < len(link) <= MAX_LINK and one_line(link) == link
-    return {"run_link": str(link)} if is_told else {}
+    if isinstance(link, str) and 0 < len(link) <= MAX_LINK and one_line(link) == link:
+        return {"run_link": link}
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSummary:
+    """
+    What the asset events and the lineage of a task contain.
+
+    :param extra: the extra of its asset events
+    :param read: the files that it read
+    :param written: the files that it wrote
+    """
+
+    extra: dict[str, Any]
+    read: object = ()
+    written: object = ()
 
 
 class FlowOperator(BaseOperator, Generic[_Result]):
@@ -127,17 +144,17 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         """Emit the asset and lineage events of a result."""
         from workflow_automation_provider.lineage import collect
 
-        extra, read, written = self._told(result)
+        done = self._summary(result)
         events: Any = context.get("outlet_events")
         if events is not None:  # as in a context that a test made
             for outlet in self.outlets:
                 if isinstance(outlet, Asset | AssetRef):
-                    events[outlet].extra.update(extra)
-        collect(self.hook, extra.get("flow_id"), read=read, written=written)
+                    events[outlet].extra.update(done.extra)
+        collect(self.hook, done.extra.get("flow_id"), read=done.read, written=done.written)
 
     @abc.abstractmethod
-    def _told(self, result: _Result) -> tuple[dict[str, Any], object, object]:
-        """Return the extra of the task's asset events, the files that it read, and those that it wrote."""
+    def _summary(self, result: _Result) -> TaskSummary:
+        """Return what the task's asset events and its lineage contain."""
 
     @abc.abstractmethod
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:

@@ -15,7 +15,12 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
 )
 from workflow_automation_provider.execution.errors import task_error
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, check_choice
+from workflow_automation_provider.operators.base import (
+    UNSET,
+    FlowOperator,
+    TaskSummary,
+    check_choice,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -136,9 +141,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             raise record.told(error) from error.__cause__
         return starter.start()
 
-    def _told(
-        self, result: list[BatchItem] | BatchSummary
-    ) -> tuple[dict[str, Any], object, object]:
+    def _summary(self, result: list[BatchItem] | BatchSummary) -> TaskSummary:
         # Not the runs, which may be very many.
         extra: dict[str, Any]
         if isinstance(result, list):
@@ -150,10 +153,15 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             }
         else:
             extra = {name: result[name] for name in ("path", "total", "started", "rejected")}
-        if flow_id := self._rendered_flow_id() or self.hook.extra.flow_id:
+
+        flow_id = self._rendered_flow_id() or self.hook.extra.flow_id
+        if flow_id:
             extra["flow_id"] = flow_id
-        has_items = isinstance(self.batch, Sequence) and not isinstance(self.batch, str)
-        return extra, () if has_items else self.batch, extra.get("path", ())
+
+        read: object = self.batch
+        if isinstance(self.batch, Sequence) and not isinstance(self.batch, str):
+            read = ()  # its items, which come from no file
+        return TaskSummary(extra, read=read, written=extra.get("path", ()))
 
     def _rendered_output_path(self) -> str | None:
         if not isinstance(self.output_path, str | None):

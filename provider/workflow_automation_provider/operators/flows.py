@@ -21,7 +21,13 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.errors import error_after_start, task_error
 from workflow_automation_provider.links import FlowRunLink
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, check_choice, link_of
+from workflow_automation_provider.operators.base import (
+    UNSET,
+    FlowOperator,
+    TaskSummary,
+    check_choice,
+    link_of,
+)
 from workflow_automation_provider.operators.output import FlowOutput, check_references
 from workflow_automation_provider.operators.uploads import UploadFilesOperator
 
@@ -214,13 +220,13 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         check_names("inputs", self.inputs)
         return self.inputs
 
-    def _told(self, result: RunResult) -> tuple[dict[str, Any], object, object]:
+    def _summary(self, result: RunResult) -> TaskSummary:
         extra = {
             name: value for name, value in result.items() if name not in ("run_link", "response")
         }
         # If the task was parked, an earlier process has uploaded them.
         files = (self._flow_run and self._flow_run.uploaded) or self.files
-        return {**extra, **link_of(result)}, files, ()
+        return TaskSummary(extra | link_of(result), read=files)
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with, which never leaves out a run that was started."""

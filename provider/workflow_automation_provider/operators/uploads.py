@@ -13,7 +13,7 @@ from workflow_automation_provider.client.checks import (
 )
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
 from workflow_automation_provider.execution.errors import task_error
-from workflow_automation_provider.operators.base import UNSET, FlowOperator, link_of
+from workflow_automation_provider.operators.base import UNSET, FlowOperator, TaskSummary, link_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -105,7 +105,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         self._uploaded = uploader.elements
         return result
 
-    def _told(self, result: UploadResult) -> tuple[dict[str, Any], object, object]:
+    def _summary(self, result: UploadResult) -> TaskSummary:
         _, flow_id = self._run()
         extra = {
             "run_id": result["run_id"],
@@ -114,7 +114,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
             "files": result["files"],
             "bytes": result["bytes"],
         }
-        return extra, self._uploaded, ()
+        return TaskSummary(extra, read=self._uploaded)
 
     def _run(self) -> tuple[Any, str | None]:
         """Return the run, and the flow if one is given: the result of a trigger has both."""

@@ -99,7 +99,8 @@ def _parser() -> argparse.ArgumentParser:
         "--flow",
         action="append",
         metavar="FLOW_ID",
-        help="a flow that can be started by path, besides those of the keys; may be repeated (default: any flow)",
+        help="a flow that can be started by path, besides those of the keys; may be repeated "
+        "(default: any flow)",
     )
     add(
         "--callback",

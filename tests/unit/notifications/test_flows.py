@@ -11,6 +11,7 @@ from airflow.sdk import DAG
 
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.notifications.flows import FlowNotifier
+from workflow_automation_provider.testing import DEMO_KEY
 
 from ..starts import MAYBE, interrupted, requests
 
@@ -30,7 +31,37 @@ def test_a_run_is_started_with_what_is_rendered(
     assert FlowNotifier(inputs, workflow_automation_conn_id="{{ event }}_flows")(now) is None
     (run,) = workflow_automation_service.runs
     assert (run.by, run.inputs) == ("key", {"event": "failed", "deep": [{"of": "orders"}]})
-    assert f"Started run 1001: {workflow_automation_service.url}/runs/1001" in log()
+    url = workflow_automation_service.url
+    assert f"Started run 1001: {url}/runs/1001 (flow: demo-flow)" in log()
+
+
+def test_the_key_is_not_shown_as_the_flow(service, now, log):
+    FlowNotifier({}, DEMO_KEY.value)(now)
+    text = log()
+    assert "The flow_id contains the API key" in text
+    assert DEMO_KEY.value not in text
+    assert requests(service) == 0
+
+
+@pytest.mark.parametrize(
+    ("flow_id", "extra", "named"),
+    [
+        (" {{ event }} ", {}, "flow: failed"),
+        (None, {}, "flow: demo-flow"),
+        (None, {"flow_id": None}, "flow: that of the API key"),
+    ],
+)
+def test_each_line_names_the_flow(
+    service, now, log, workflow_automation_connect, flow_id, extra, named
+):
+    workflow_automation_connect(extra=extra)
+    FlowNotifier({}, flow_id)(now)
+    lines = [line for line in log().splitlines() if "run may have" in line or "Started" in line]
+    assert len([line for line in lines if f"({named})" in line]) >= 2
+    service.faults.add("drop_after")
+    FlowNotifier({}, flow_id)(now)
+    if "key" not in named:
+        assert named.capitalize() in log()
 
 
 class TestOutcomes:
@@ -73,6 +104,7 @@ class TestErrors:
             ),
             ({"inputs": {"a": "{{ 1 / 0 }}"}}, "ZeroDivisionError.\n"),
             ({"inputs": {}, "flow_id": "{{ none }}"}, "flow_id is 'None'"),
+            ({"inputs": {1: 2}, "flow_id": "{{ event }}"}, "Flow: failed"),
             ({"inputs": {}, "workflow_automation_conn_id": "missing"}, "`missing`"),
         ],
     )
@@ -104,9 +136,10 @@ class TestErrors:
             raise error
 
         monkeypatch.setattr(WorkflowAutomationHook, step, fail)
-        FlowNotifier({})(now)
+        FlowNotifier({}, "demo-flow")(now)
         text = log()
         assert f"FlowNotifier: {said}" in text
+        assert "\nFlow: demo-flow" in text
         assert "secret" not in text
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import glob
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client.checks import check_text
@@ -28,7 +29,7 @@ ARGUMENTS = [
     ),
 ]
 
-REQUIRED = {
+REQUIRED: dict[Any, dict[str, Any]] = {
     TriggerFlowOperator: {},
     UploadFilesOperator: {"run_id": "1001", "files": {"row": 1}},
     TriggerFlowBatchOperator: {"batch": [{}]},
@@ -198,6 +199,8 @@ VALUES = st.recursive(
 COLLECTIONS = st.lists(VALUES) | st.dictionaries(st.text(), VALUES)
 
 
+@example([[]], str)
+@example([[]], lambda value: json.dumps(value, indent=2))
 @given(COLLECTIONS, st.sampled_from([str, json.dumps, lambda value: json.dumps(value, indent=2)]))
 def test_the_text_of_any_list_or_dict_is_recognized(value, render):
     text = render(value)

@@ -74,7 +74,7 @@ class CallbackSender:
         task.add_done_callback(self._tasks.discard)
 
     def _missing(self, run: Run, inputs: dict[str, Any]) -> tuple[Callback | None, str | None]:
-        """Return the failure that a run without a callback reports, and where; ``None`` if no test waits for it."""
+        """Return the failure that a run without a callback reports, and where, if a test waits."""
         for name in inputs:
             url = url_of(inputs, name)
             if url and self._callbacks.endpoint and url.startswith(self._callbacks.endpoint):
