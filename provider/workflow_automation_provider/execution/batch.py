@@ -97,6 +97,7 @@ class BatchStarter:
     :param context: the task's context, for the XComs
     :param fails_if_rejected: whether the batch fails if the service rejected items
     :param output_path: where to write the results; None to return them
+    :param key: the name of the input by which people recognize an item, None for none
     :raises InvalidRequestError: if it cannot be a batch
     """
 
@@ -113,6 +114,7 @@ class BatchStarter:
         max_starts_per_second: float | None,
         fails_if_rejected: bool,
         output_path: str | None,
+        key: str | None,
     ) -> None:
         self.record = record
         self.hook = hook
@@ -123,7 +125,9 @@ class BatchStarter:
         self.fails_if_rejected = fails_if_rejected
         self.output_path = output_path
         self._log = retrier.log
-        self._source = BatchSource(batch, flow_id)
+        self._source = BatchSource(
+            batch, flow_id, key, redact=lambda text: hook.get_conn().redact(text)
+        )
 
         # Whether Airflow has a retry left that goes on with what this try recorded.
         self._is_continued = record.outlives_try and not record.is_last_try
@@ -338,7 +342,8 @@ class BatchStarter:
         while job := self._waiting.get():
             index = job.item.index
             try:
-                job.result = started(index, self._request(job, template), self._log)
+                run = self._request(job, template)
+                job.result = started(index, run, self._log, self.record.name_of(index))
                 self._note_success()
             except BaseException as error:
                 known = _as_known(error)
@@ -416,7 +421,7 @@ class BatchStarter:
             index = job.item.index
             status, why = "not started", "The batch was interrupted."
             if job.may_be_sent:
-                lost.append(f"batch[{index}]")
+                lost.append(self.record.name_of(index))
                 status, why = "unknown", "It had no response when the batch was interrupted."
             job.result = self.record.without_run(index, status, why)
 

@@ -81,6 +81,8 @@ class BatchItem(TypedDict, total=False):
 
     index: int
     """Its position in the batch, from 0."""
+    key: str
+    """The value of the input that the ``key`` of the batch names."""
     status: ItemStatus
     """Only ``started`` has a run that is known."""
     run_id: str
@@ -142,6 +144,8 @@ class BatchRecord(TaskRecord):
         # one.
         self._results: list[bytes] = []
         self._digests: list[bytes] = []
+        # By index, too; empty if the batch has none.
+        self._keys: dict[int, str] = {}
         self._by_status: Counter[ItemStatus] = Counter()
 
     # Entries --------------------------------------------------------------------------------------
@@ -161,7 +165,11 @@ class BatchRecord(TaskRecord):
                 self.put({"index": int(index), "status": "unknown", "why": why})
                 self._digests[int(index)] = bytes.fromhex(digest)
             for index, item in fields["results"].items():
-                self.put(cast("BatchItem", {"index": int(index), **item}))
+                result = {name: value for name, value in item.items() if name != "key"}
+                self.put(cast("BatchItem", {"index": int(index), **result}))
+                if "key" in item:
+                    # Until the batch has been read, and if it cannot be.
+                    self._keys[int(index)] = item["key"]
         self._is_read = True
 
     def write(
@@ -186,7 +194,8 @@ class BatchRecord(TaskRecord):
         part: dict[str, Any] = {}
         size = 0
         for item in results:
-            fields = {name: value for name, value in item.items() if name != "index"}
+            fields = {**self._with_key(item)}
+            del fields["index"]
             length = len(json.dumps(fields))
             if part and size + length > _MAX_ENTRY_BYTES:
                 self._write_entry((), part, in_flight)
@@ -241,6 +250,8 @@ class BatchRecord(TaskRecord):
                 )
             self._reach(item.index)
             self._digests[item.index] = item.digest
+            if item.key is not None:
+                self._keys[item.index] = item.key
             if self.is_missing(item):
                 missing += 1
 
@@ -338,7 +349,22 @@ class BatchRecord(TaskRecord):
         :param why_not: why an item without a result was not started
         """
         for index in range(self.total or len(self._results)):
-            yield self._result(index) or {"index": index, "status": "not started", "why": why_not}
+            item = self._result(index) or {"index": index, "status": "not started", "why": why_not}
+            yield self._with_key(item)
+
+    def name_of(self, index: int) -> str:
+        """Return what an item is called in the log and in the table of an error."""
+        if index in self._keys:
+            return f"batch[{index}] ({self._keys[index]})"
+        return f"batch[{index}]"
+
+    def _with_key(self, item: BatchItem) -> BatchItem:
+        """Return a result with the key of its item."""
+        if item["index"] not in self._keys:
+            return item
+        others = {name: value for name, value in item.items() if name != "index"}
+        key = self._keys[item["index"]]
+        return cast("BatchItem", {"index": item["index"], "key": key, **others})
 
     # What is said of them -------------------------------------------------------------------------
 
@@ -395,7 +421,7 @@ class BatchRecord(TaskRecord):
     def log_runs(self, log: Logger, items: Iterable[BatchItem]) -> None:
         """Name runs in the log, where no entry does."""
         named = (
-            f"batch[{item['index']}]: {_run_of(item)}"
+            f"{self.name_of(item['index'])}: {_run_of(item)}"
             for item in items
             if item["status"] != "not started"
         )
@@ -414,17 +440,22 @@ class BatchRecord(TaskRecord):
         ]
         rows = []
         for item in failed[:_MAX_ROWS]:
-            row = (
-                f"batch[{item['index']}]  {item['status']}: {' '.join(item.get('why', '').split())}"
-            )
-            rows.append(row if len(row) <= _MAX_WIDTH else f"{row[: _MAX_WIDTH - 1]}…")
+            why = " ".join(item.get("why", "").split())
+            row = f"{self.name_of(item['index'])}  {item['status']}: {why}"
+            if len(row) > _MAX_WIDTH:
+                row = f"{row[: _MAX_WIDTH - 1]}…"
+            rows.append(row)
         if len(failed) > _MAX_ROWS:
             rows.append(f"… and {len(failed) - _MAX_ROWS} more.")
         return "\n".join(rows)
 
 
-def started(index: int, run: Run, log: Logger) -> BatchItem:
-    """Return the result of an item whose run was started; a very long response is only logged."""
+def started(index: int, run: Run, log: Logger, name: str) -> BatchItem:
+    """
+    Return the result of an item whose run was started; a very long response is only logged.
+
+    :param name: what the log calls the item
+    """
     item: BatchItem = {"index": index, "status": "started"}
     if run.run_id is not None:
         item["run_id"] = run.run_id
@@ -435,7 +466,7 @@ def started(index: int, run: Run, log: Logger) -> BatchItem:
         item["response"] = run.response
         if len(text) > _MAX_RESPONSE:
             item["response"] = f"(not kept: it has {len(text)} characters, see the log)"
-            log.info("The response for batch[%d]: %s", index, one_line(text))
+            log.info("The response for %s: %s", name, one_line(text))
     return item
 
 

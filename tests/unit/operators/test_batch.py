@@ -149,6 +149,38 @@ def test_a_response_without_run_id_is_kept(batch, service):
     assert third["run_id"]
 
 
+def test_the_key_of_each_item_is_in_result_output_table_and_log(batch, service, log, tmp_path):
+    """Whatever became of it; one that holds the API key is not shown."""
+    secret = service.keys[0].value
+    items = [{"n": n, "customer": f"C-{n}"} for n in range(5)]
+    items[4]["customer"] = f"C-{secret}"
+    arguments = {"key": "customer", "max_concurrency": 1, "on_rejected": "skip"}
+
+    service.faults.add("reject", inputs={"n": 1})
+    found = batch(items, **arguments)
+    shown = ["C-0", "C-1", "C-2", "C-3"]
+    assert [item["key"] for item in found[:4]] == shown
+    assert secret not in f"{found}{entries_of(batch.context['task_state_store'])}"
+
+    service.faults.add("response", inputs={"n": 0}, body={"text": "x" * 5000})
+    service.faults.add("drop_after", inputs={"n": 2})
+    service.faults.add("reject", status=401, inputs={"n": 3})
+    output = tmp_path / "output.jsonl"
+    with pytest.raises(WorkflowAutomationError) as caught:
+        batch(items, output_path=str(output), **arguments)
+    written = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [item["key"] for item in written[:4]] == shown
+    assert [item["status"] for item in written[2:]] == ["unknown", "not started", "not started"]
+    assert mentions(caught.value.next_step, "batch[2] (C-2)", "unknown")
+    assert mentions(log(), "batch[0] (C-0)", "response")
+    assert secret not in f"{caught.value}{log()}{output.read_text()}"
+
+    # Nor are the keys lost where the batch cannot be read in a later try.
+    with pytest.raises(WorkflowAutomationError) as caught:
+        batch(5, try_number=2, **arguments)
+    assert mentions(caught.value.next_step, "batch[2] (C-2)", "unknown")
+
+
 def test_a_service_that_loses_everything_ends_the_batch(batch, service):
     service.faults.add("status_after", status=502, times=None)
     with pytest.raises(OutcomeUnknownError):
