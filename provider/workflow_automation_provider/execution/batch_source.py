@@ -247,9 +247,12 @@ class BatchSource:
         if not isinstance(inputs, Mapping):
             start = text.lstrip()
             place = self.place_of(index, number, len(text) - len(start) + 1)
-            if isinstance(inputs, str) and start[0] != '"':
-                # Numbers are parsed as text.
-                inputs = 0
+            # Numbers were parsed as text.
+            is_number = isinstance(inputs, str) and not start.startswith('"')
+            if is_number:
+                raise InvalidRequestError(
+                    f"{place} is a number: expected an object of input names and values."
+                )
         return self._item(index, place, inputs, line.strip())
 
     def _item(self, index: int, place: str, inputs: object, line: bytes | None = None) -> Item:
