@@ -96,6 +96,7 @@ WRONG: list[tuple[Callable[..., Any], str, tuple[object, ...]]] = [
     (batch, "on_rejected", ("ignore",)),
     (batch, "max_concurrency", (0, 257)),
     (batch, "max_starts_per_second", (0, float("inf"), "8")),
+    (batch, "key", ("", 7)),
     (FlowNotifier, "inputs", (None,)),
 ]
 
@@ -209,8 +210,15 @@ def batches(folder: Path) -> Iterator[object]:
         f'{{{pair}, "b": NaN}}',
         f'{{{pair}, "b": "\\ud800"}}',
         "[" * 100_000,
+        f"{{{pair}\n{{{pair}, }}\n7",
+        f"customer,{SECRET}",
+        f"[\n{{{pair}}}\n]",
+        f'{{"\ufeff{pair[1:]}}}',
     ):
         path.write_text(text)
+        yield str(path)
+    for encoding in ("utf-16", "latin-1"):
+        path.write_text(f'{{{pair}, "b": "ë"}}', encoding=encoding)
         yield str(path)
     yield from (
         [{"a": SECRET}, [SECRET]],

@@ -171,6 +171,12 @@ def _key(key: object, path: str) -> str:
         raise _rejection(
             path, f"has a key that is {kind_of(key)} ({key!r})", "JSON keys are text: use a str"
         )
+    if key.startswith("\ufeff"):
+        raise _rejection(
+            path,
+            f"has the name {key!a:.60}, which begins with a byte order mark",
+            'open the file that it is from with encoding="utf-8-sig"',
+        )
     return _text(key, f"{path} (its key {key!a})")
 
 

@@ -1,13 +1,14 @@
 """
 Start a run for each item of a batch, each at most once.
 
-All items are read and checked, then they are sent in chunks. One write records the results since the last one and opens the
-next items, and is durable before one of them is sent (:mod:`~workflow_automation_provider.execution.batch_record`). The next
-half of a chunk is opened while the other half is sent, so the threads do not wait for Airflow. After a kill, at most one chunk
-is in doubt.
+All items are read and checked, then they are sent in chunks. One write records the results since
+the last one and opens the next items, and is durable before one of them is sent
+(:mod:`~workflow_automation_provider.execution.batch_record`). The next half of a chunk is opened
+while the other half is sent, so the threads do not wait for Airflow. After a kill, at most one
+chunk is in doubt.
 
-Once the batch is stopped, the threads take what is open without sending it. Only the main thread talks to Airflow: the record,
-the XComs and the log of the progress.
+Once the batch is stopped, the threads take what is open without sending it. Only the main thread
+talks to Airflow: the record, the XComs and the log of the progress.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.batch_pace import Pace
 from workflow_automation_provider.execution.batch_record import counts_text, started, status_of
 from workflow_automation_provider.execution.batch_source import (
     BatchSource,
@@ -58,11 +60,20 @@ PROGRESS_XCOM = "progress"
 """Key of the XCom with the counts, while the task runs."""
 
 # What one write opens must fit into one entry, and after a kill a person has to look for all of it.
-_MAX_CHUNK, _MAX_CHUNK_BYTES = 256, 8 * 1024**2
+_MAX_CHUNK = 256
+_MAX_CHUNK_BYTES = 8 * 1024**2
 
-# Seconds that a result may stay unrecorded, that an interrupted task waits for the responses to what it has
-# sent, between two lines of progress, and between two looks at whether something has ended.
-_MAX_UNRECORDED, _MAX_LAST_RESPONSES, _PROGRESS_INTERVAL, _POLL_INTERVAL = 1.0, 5.0, 5.0, 0.1
+# Seconds that a result may stay unrecorded.
+_MAX_UNRECORDED = 1.0
+
+# Seconds that an interrupted task waits for the responses to what it has sent.
+_MAX_LAST_RESPONSES = 5.0
+
+# Seconds between two lines of progress.
+_PROGRESS_INTERVAL = 5.0
+
+# Seconds between two looks at whether something has ended.
+_POLL_INTERVAL = 0.1
 
 
 @dataclass(eq=False)
@@ -76,7 +87,6 @@ class _Job:
     """The result over all tries, None until it is known."""
 
 
-@dataclass(eq=False, repr=False)
 class BatchStarter:
     """
     Start the runs of a batch that no earlier try started.
@@ -87,48 +97,77 @@ class BatchStarter:
     :param context: the task's context, for the XComs
     :param fails_if_rejected: whether the batch fails if the service rejected items
     :param output_path: where to write the results; None to return them
+    :param key: the name of the input by which people recognize an item, None for none
+    :raises InvalidRequestError: if it cannot be a batch
     """
 
-    record: BatchRecord
-    hook: WorkflowAutomationHook
-    retrier: SendRetrier
-    context: Context
-    batch: Batch
-    flow_id: str | None
-    max_concurrency: int
-    max_starts_per_second: float | None
-    fails_if_rejected: bool
-    output_path: str | None
+    def __init__(
+        self,
+        record: BatchRecord,
+        hook: WorkflowAutomationHook,
+        retrier: SendRetrier,
+        context: Context,
+        *,
+        batch: Batch,
+        flow_id: str | None,
+        max_concurrency: int,
+        max_starts_per_second: float | None,
+        fails_if_rejected: bool,
+        output_path: str | None,
+        key: str | None,
+    ) -> None:
+        self.record = record
+        self.hook = hook
+        self.retrier = retrier
+        self.context = context
+        self.flow_id = flow_id
+        self.max_concurrency = max_concurrency
+        self.fails_if_rejected = fails_if_rejected
+        self.output_path = output_path
+        self._log = retrier.log
+        self._source = BatchSource(
+            batch, flow_id, key, redact=lambda text: hook.get_conn().redact(text)
+        )
 
-    def __post_init__(self) -> None:
-        self._source = BatchSource(self.batch, self.flow_id)
-        self._log = self.retrier.log
-        # For the threads: its waits end once the batch is stopped.
-        self._retrier = SendRetrier(self.retrier.seconds, self._log, lambda: not self._goes_on)
-        self._chunk = min(4 * self.max_concurrency, _MAX_CHUNK)  # items in flight
         # Whether Airflow has a retry left that goes on with what this try recorded.
-        self._is_continued = self.record.outlives_try and not self.record.is_last_try
-        self._output: str | None = None  # once it is known that it can be written
-        self._left = 0  # items that earlier tries left
-        self._has_more = True
-        self._stop: WorkflowAutomationError | None = None  # why the batch ends early
-        # By index, each until a write has recorded its result.
+        self._is_continued = record.outlives_try and not record.is_last_try
+
+        # Once it is known that it can be written.
+        self._output: str | None = None
+
+        # The items in flight, by index.
         self._open: dict[int, _Job] = {}
+        self._chunk = min(4 * max_concurrency, _MAX_CHUNK)
+        self._has_more = True
+
+        # Why the batch ends early.
+        self._stop: WorkflowAutomationError | None = None
+
+        # What the threads are to send, and None for each to end; what wakes the main thread.
         self._waiting: SimpleQueue[_Job | None] = SimpleQueue()
-        self._done: SimpleQueue[None] = SimpleQueue()  # wakes the main thread
-        # While the service is busy, one thread has the gate and asks it again, and all others wait.
-        self._gate = Lock()
-        self._interval = 1 / self.max_starts_per_second if self.max_starts_per_second else 0.0
-        self._next_at, self._resumed_at = time.monotonic(), 0.0
-        self._streak, self._streak_lock = 0, Lock()
-        self._began = self._logged = time.monotonic()
+        self._done: SimpleQueue[None] = SimpleQueue()
+
+        # In the threads, a wait also ends with the batch.
+        in_threads = SendRetrier(retrier.seconds, retrier.log, lambda: not self._goes_on)
+        self._pace = Pace(in_threads, max_starts_per_second)
+
+        # Requests in a row that had no usable response, in all threads.
+        self._failures = 0
+        self._failures_lock = Lock()
+
+        # For the progress: the items that earlier tries left, and when it was logged.
+        self._left = 0
+        self._began = time.monotonic()
+        self._logged = self._began
 
     def start(self) -> list[BatchItem] | BatchSummary:
         """
         Start the runs, and return the results of the items.
 
-        :return: all items in the order of the batch; with an ``output_path``, the path and the counts
-        :raises WorkflowAutomationError: if runs were not started, or it is unknown whether they were
+        :return: all items in the order of the batch; with an ``output_path``, the path and the
+            counts
+        :raises WorkflowAutomationError: if runs were not started, or it is unknown whether they
+            were
         """
         try:
             missing = self._check()
@@ -139,11 +178,10 @@ class BatchStarter:
             if template:
                 self._start_missing(missing, template)
             return self._report()
+        except WorkflowAutomationError as error:
+            raise self.record.told(error) from error.__cause__
         except Exception as error:
-            failed = (
-                error if isinstance(error, WorkflowAutomationError) else self._interrupted(error)
-            )
-            raise self.record.told(failed) from failed.__cause__
+            raise self.record.told(self._interrupted(error)) from error
         except BaseException:
             if not self._is_continued:
                 self._write_output()
@@ -151,7 +189,11 @@ class BatchStarter:
             raise
 
     def _check(self) -> int:
-        """Read what earlier tries recorded, and check all items of the batch; return how many are to be sent."""
+        """
+        Read what earlier tries recorded, and check all items; return how many are to be sent.
+
+        :raises WorkflowAutomationError: if an item cannot be sent, or has changed
+        """
         self.record.read()
         missing = self.record.check(self._source)
         counts = self.record.counts
@@ -164,7 +206,7 @@ class BatchStarter:
             )
         return missing
 
-    # Open and record ----------------------------------------------------------------------------------------
+    # Open and record ------------------------------------------------------------------------------
 
     def _start_missing(self, missing: int, template: Request) -> None:
         self.record.target = {
@@ -172,18 +214,22 @@ class BatchStarter:
             "flow_id": template.flow_id,
         }
         threads = min(self.max_concurrency, missing)
+        flow = "the flow of the API key"
+        if template.flow_id:
+            flow = f"flow {template.flow_id}"
         self._log.info(
             "Starting %d runs of %s via connection %s, %d at a time.",
             missing,
-            f"flow {template.flow_id}" if template.flow_id else "the flow of the API key",
+            flow,
             self.hook.workflow_automation_conn_id,
             threads,
         )
         self._log.info(
-            "If this try is killed, up to %d runs may have been started that only a later try reports. After the last "
-            "try, look in the workflow's list of runs.",
+            "If this try is killed, up to %d runs may have been started that only a later try "
+            "reports. After the last try, look in the workflow's list of runs.",
             min(self._chunk, missing),
         )
+
         items = self.record.to_send(self._source)
         with self._running_threads(threads, template):
             try:
@@ -201,36 +247,49 @@ class BatchStarter:
                 if not isinstance(error, Exception):
                     raise
 
-    def _in_flight(self) -> list[_Job]:
-        """Return the items that have no result."""
+    def _unanswered(self) -> list[_Job]:
+        """Return the items in flight that have no result yet."""
         return [job for job in self._open.values() if not job.result]
 
     def _next(self, items: Iterator[Item]) -> list[Item]:
-        """Return the items to open: as many as there is room for, but none for less than half a chunk."""
-        room, size = self._chunk - len(self._in_flight()), 0
+        """Return the next items to open: as many as there is room for, or none."""
         opened: list[Item] = []
+        room = self._chunk - len(self._unanswered())
+        if self._stop or room < self._chunk / 2:
+            return opened
+
+        size = 0
         try:
-            while (
-                self._has_more
-                and self._chunk / 2 <= room > len(opened)
-                and size < _MAX_CHUNK_BYTES / 2
-            ):
-                if item := next(items, None):
-                    opened.append(item)
-                    size += len(item.inputs)
-                else:
+            while self._has_more and len(opened) < room and size < _MAX_CHUNK_BYTES / 2:
+                item = next(items, None)
+                if item is None:
                     self._has_more = False
+                    break
+                opened.append(item)
+                size += len(item.inputs)
         except WorkflowAutomationError as error:
             self._end_early(error)
-        return [] if self._stop else opened
+
+        # A thread may have ended the batch meanwhile.
+        if self._stop:
+            return []
+        return opened
 
     def _write(self, opened: list[Item]) -> None:
         """Record what is known, and open and send the next items."""
-        results = [job.result for job in self._open.values() if job.result]
-        jobs = [_Job(item) for item in opened]
+        results: list[BatchItem] = []
+        unanswered: list[int] = []
+        for index, job in self._open.items():
+            if job.result:
+                results.append(job.result)
+            else:
+                unanswered.append(index)
+
         # Before the write, so that an interruption mentions them.
+        jobs = [_Job(item) for item in opened]
         self._open |= {job.item.index: job for job in jobs}
-        self.record.write(opened, results)
+
+        self.record.write(opened, results, in_flight=unanswered)
         if not self.record.outlives_try:
             self.record.log_runs(self._log, results)
         for item in results:
@@ -241,9 +300,11 @@ class BatchStarter:
     def _await_results(self) -> None:
         """Wait until there is room for half a chunk, or results are to be recorded."""
         until = time.monotonic() + _MAX_UNRECORDED
-        while (
-            len(self._in_flight()) > self._chunk // 2 * self._has_more and time.monotonic() < until
-        ):
+        while time.monotonic() < until:
+            most = self._chunk // 2 if self._has_more else 0
+            has_room = len(self._unanswered()) <= most
+            if has_room:
+                return
             with contextlib.suppress(Empty):
                 self._done.get(timeout=_POLL_INTERVAL)
 
@@ -254,7 +315,7 @@ class BatchStarter:
             self._stop = error
             self._log.warning("Sending nothing more. %s", error.reason)
 
-    # In the threads -----------------------------------------------------------------------------------------
+    # In the threads -------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _running_threads(self, number: int, template: Request) -> Iterator[None]:
@@ -279,108 +340,91 @@ class BatchStarter:
 
     def _work(self, template: Request) -> None:
         while job := self._waiting.get():
+            index = job.item.index
             try:
-                job.result = started(job.item.index, self._request(job, template), self._log)
-                self._look_at(None)
+                run = self._request(job, template)
+                job.result = started(index, run, self._log, self.record.name_of(index))
+                self._note_success()
             except BaseException as error:
-                # Other errors without their text, which nothing has redacted.
-                what = f"{type(error).__name__} while it was sent."
-                known = (
-                    error
-                    if isinstance(error, WorkflowAutomationError)
-                    else OutcomeUnknownError(what)
-                )
-                self._look_at(known)
-                job.result = self.record.without_run(job.item.index, status_of(known), known.reason)
+                known = _as_known(error)
+                self._note_failure(known)
+                job.result = self.record.without_run(index, status_of(known), known.reason)
             self._done.put(None)
 
     def _request(self, job: _Job, template: Request) -> Run:
         """Send an item until the service has acted on it."""
         request = with_inputs(template, job.item.inputs)
 
-        def send_in_turn() -> Run:
-            self._await_turn(job)
-            return cast("Run", self.hook.get_conn().send(request))
-
-        while True:
-            with self._gate:
-                self._await_turn(job)
-            sent_at = time.monotonic()
+        def send() -> Run:
+            # First, so that an interruption cannot miss it.
+            job.may_be_sent = True
             try:
+                if not self._goes_on:
+                    raise NotSentError("The batch was stopped.")
                 return cast("Run", self.hook.get_conn().send(request))
-            except (BusyError, NotSentError) as error:
+            except (BusyError, NotSentError):
                 job.may_be_sent = False
-                with self._gate:
-                    if sent_at <= self._resumed_at:  # another thread has waited meanwhile
-                        continue
-                    try:
-                        return self._retrier.send(send_in_turn, after=error)
-                    finally:
-                        self._resumed_at = time.monotonic()
+                raise
 
-    def _await_turn(self, job: _Job) -> None:
-        """
-        Wait for the turn of the next request.
+        return self._pace.send(send)
 
-        :raises NotSentError: once the batch is stopped
-        """
-        if self._interval:
-            self._retrier.sleep(self._next_at - time.monotonic())
-            # A thread that wakes up a little late does not delay those after it.
-            self._next_at = (
-                max(self._next_at, time.monotonic() - self._interval / 2) + self._interval
-            )
-        job.may_be_sent = True  # first, so that an interruption cannot miss it
-        if not self._goes_on:
-            raise NotSentError("The batch was stopped.")
+    def _note_success(self) -> None:
+        with self._failures_lock:
+            self._failures = 0
 
-    def _look_at(self, error: WorkflowAutomationError | None) -> None:
+    def _note_failure(self, error: WorkflowAutomationError) -> None:
         """End the batch if the outcome of a request says so."""
-        status = status_of(error) if error else "started"
-        # A 403 is about the key, or about one item that a firewall dislikes.
-        is_forbidden = error is not None and error.status == HTTPStatus.FORBIDDEN
-        with self._streak_lock:
-            if error and status == "not started":
+        status = status_of(error)
+        # It is about the key, or about one item that a firewall dislikes.
+        is_forbidden = error.status == HTTPStatus.FORBIDDEN
+        with self._failures_lock:
+            if status == "not started":
                 # Airflow may have ended the wait for a busy service.
-                is_ended = self.retrier.is_ended() and isinstance(error, BusyError | NotSentError)
-                self._end_early(NotSentError("The task was ended.") if is_ended else error)
-                return
-            self._streak = (
-                self._streak + 1 if is_forbidden or status in ("unknown", "unidentified") else 0
-            )
-            # One concurrent burst can fail together; a longer streak means that the service is failing, or the key rejected.
-            if (
-                error
-                and is_forbidden
-                and self._streak >= min(self.max_concurrency + 1, self.record.total)
-            ):
+                if self.retrier.is_ended() and isinstance(error, BusyError | NotSentError):
+                    error = NotSentError("The task was ended.")
                 self._end_early(error)
-            elif error and self._streak > self.max_concurrency:
-                what = f"{self._streak} requests in a row had no usable response. The last one: {error.reason}"
-                self._end_early(OutcomeUnknownError(what))
+                return
 
-    # Interruptions ------------------------------------------------------------------------------------------
+            is_usable = status == "rejected" and not is_forbidden
+            self._failures = 0 if is_usable else self._failures + 1
+
+            # One concurrent burst can fail together; a longer streak means that the service is
+            # failing, or the key rejected.
+            if is_forbidden:
+                if self._failures >= min(self.max_concurrency + 1, self.record.total):
+                    self._end_early(error)
+            elif self._failures > self.max_concurrency:
+                what = f"{self._failures} requests in a row had no usable response."
+                last = f"The last one: {error.reason}"
+                self._end_early(OutcomeUnknownError(f"{what} {last}"))
+
+    # Interruptions --------------------------------------------------------------------------------
 
     def _await_last_responses(self, error: BaseException) -> None:
-        """Send nothing more after an error of Airflow or an interruption, and wait for the requests under way."""
-        self.hook.stop()  # takes effect before the next hand-over
+        """Send nothing more, and wait for the responses to the requests under way."""
+        # Takes effect before the next hand-over.
+        self.hook.stop()
         self._end_early(self._interrupted(error))
-        # An exception leaves time for the responses, which all have a timeout; an interruption does not.
-        until = time.monotonic() + (
-            float("inf") if isinstance(error, Exception) else _MAX_LAST_RESPONSES
-        )
-        while any(job.may_be_sent for job in self._in_flight()) and time.monotonic() < until:
+
+        # An exception leaves time for the responses, which all have a timeout; an interruption
+        # does not.
+        until = float("inf")
+        if not isinstance(error, Exception):
+            until = time.monotonic() + _MAX_LAST_RESPONSES
+        while any(job.may_be_sent for job in self._unanswered()) and time.monotonic() < until:
             time.sleep(_POLL_INTERVAL)
 
     def _save_what_is_known(self) -> None:
         """Record and log the results of the items in flight, now that the batch is stopped."""
         lost = []
-        for job in self._in_flight():
+        for job in self._unanswered():
+            index = job.item.index
             status, why = "not started", "The batch was interrupted."
             if job.may_be_sent:
-                lost.append(f"batch[{job.item.index}]")
+                lost.append(self.record.name_of(index))
                 status, why = "unknown", "It had no response when the batch was interrupted."
-            job.result = self.record.without_run(job.item.index, status, why)
+            job.result = self.record.without_run(index, status, why)
+
         results = [job.result for job in self._open.values() if job.result]
         try:
             # Twice: a write that was interrupted may yet take the place of the first one.
@@ -390,6 +434,7 @@ class BatchStarter:
         except Exception:
             self._log.warning("The last results could not be recorded. They follow.")
             is_recorded = False
+
         if not is_recorded:
             self.record.log_runs(self._log, results)
         if lost:
@@ -397,39 +442,45 @@ class BatchStarter:
             self._log.warning(what, ", ".join(lost))
 
     def _interrupted(self, error: BaseException) -> WorkflowAutomationError:
-        """Return the error for a batch that an unexpected error ended, such as one of the state store."""
+        """Return the error for a batch that an unexpected error ended."""
         kind = BatchInterruptedError if self.record.outlives_try else WorkflowAutomationError
         text = ""
-        with contextlib.suppress(
-            Exception
-        ):  # some errors have no text, and some connections no client
+        # Some errors have no text, and some connections no client.
+        with contextlib.suppress(Exception):
             text = self.hook.get_conn().redact(f": {error}")
         reason = kind(f"The batch was interrupted by {type(error).__name__}{text}").reason
         interruption = kind(reason, code=Code.BATCH_INTERRUPTED)
         interruption.__cause__ = error
         return interruption
 
-    # Report -------------------------------------------------------------------------------------------------
+    # Report ---------------------------------------------------------------------------------------
 
     def _report(self) -> list[BatchItem] | BatchSummary:
         self._show_progress(at_the_end=True)
         error = self._stop or self.record.worst(fails_if_rejected=self.fails_if_rejected)
-        retried = (
-            *LEFT_TO_AIRFLOW,
-            BatchInterruptedError,
-            *[OutcomeUnknownError] * self.record.start_again,
-        )
-        is_retried = isinstance(error, retried) and not self.retrier.is_ended()
-        # The next try, which may be running already, writes the file: it starts more than this one knows.
-        if not (self._is_continued and is_retried):
+
+        # The next try, which may be running already, writes the file: it starts more than this one
+        # knows.
+        if not (self._is_continued and self._is_retried(error)):
             failure = self._write_output()
             error = error or failure
         if error:
             raise error
-        return {"path": self._output, **self.record.counts} if self._output else list(self._items())
+
+        if self._output:
+            return {"path": self._output, **self.record.counts}
+        return list(self._items())
+
+    def _is_retried(self, error: WorkflowAutomationError | None) -> bool:
+        """Return whether Airflow retries the task after an error, if it has a retry left."""
+        if self.retrier.is_ended():
+            return False
+        if isinstance(error, OutcomeUnknownError):
+            return self.record.start_again
+        return isinstance(error, (*LEFT_TO_AIRFLOW, BatchInterruptedError))
 
     def _write_output(self) -> WorkflowAutomationError | None:
-        """Write the output file, if there is to be one; return the error if it cannot be written."""
+        """Write the output file, if there is to be one; return the error if that fails."""
         if not self._output:
             return None
         try:
@@ -457,12 +508,24 @@ class BatchStarter:
         if not at_the_end and now - self._logged < _PROGRESS_INTERVAL:
             return
         self._logged = now
+
         counts = self.record.counts
-        rate = (self._left - counts["remaining"]) / max(now - self._began, 0.001)
-        left = f", {counts['remaining'] / rate:.0f} s left" if rate and counts["remaining"] else ""
-        text = f"{counts_text(counts)} {rate:.1f} per second{left}."
-        self._log.info(text)
+        remaining = counts["remaining"]
+        rate = (self._left - remaining) / max(now - self._began, 0.001)
+        left = ""
+        if rate and remaining:
+            left = f", {remaining / rate:.0f} s left"
+        self._log.info(f"{counts_text(counts)} {rate:.1f} per second{left}.")
+
         try:
             self.context["ti"].xcom_push(key=PROGRESS_XCOM, value=counts)
         except Exception:
             self._log.warning("The progress could not be stored as an XCom.", exc_info=True)
+
+
+def _as_known(error: BaseException) -> WorkflowAutomationError:
+    """Return an error of a request as one of ours."""
+    if isinstance(error, WorkflowAutomationError):
+        return error
+    # Without its text, which nothing has redacted.
+    return OutcomeUnknownError(f"{type(error).__name__} while it was sent.")

@@ -1,22 +1,25 @@
 """
-What a task instance knows of its batch: the entries in the task state store, and each item's result.
+What a task instance knows of its batch: its entries in the state store, and each item's result.
 
-An item is sent only after the write that *opens* it is durable. One write costs 9 to 190 ms, so items share it: it records
-the results since the last write, and opens the next items.
+An item is sent only after the write that *opens* it is durable. One write costs 9 to 190 ms, so
+items share it: it records the results since the last write, and opens the next items.
 
-**The entries** are numbered across the tries. Each write has its own, so one that Airflow repeats, however
-late, undoes nothing. Each entry contains, besides what tells a retry from a Clear:
+**The entries** are numbered across the tries. Each write has its own, so one that Airflow repeats,
+however late, undoes nothing. Each entry contains, besides what tells a retry from a Clear:
 
-- ``opened``: the items that it opened, by index, each with a hash, by which a later try notices that the batch has changed
+- ``opened``: the items that it opened, by index, each with a hash, by which a later try notices
+  that the batch has changed
 - ``results``: the results of items that this or an earlier entry opened, by index
-- ``counts``: how many items of the whole batch had which result by then, how many were ``in_flight``, ``conn_id`` and
-  ``flow_id``: for the page **Flow runs**
+- ``counts``: how many items of the whole batch had which result by then, how many were
+  ``in_flight``, ``conn_id`` and ``flow_id``: for the page **Flow runs**
 
-Results of more than :data:`_MAX_ENTRY_BYTES` bytes are written in several entries, before the next items are opened. So an entry
-stays well below the 64 KiB that Airflow warns of (``[state_store] max_value_storage_bytes``).
+Results of more than :data:`_MAX_ENTRY_BYTES` bytes are written in several entries, before the next
+items are opened. So an entry stays well below the 64 KiB that Airflow warns of
+(``[state_store] max_value_storage_bytes``).
 
-**A later try** takes an open item without a result as *unknown*. It sends what has no entry or is *not
-started*, with ``start_again`` also *unknown* ones, which stay so if that starts nothing. It reports the rest.
+**A later try** takes an open item without a result as *unknown*. It sends what has no entry or is
+*not started*, with ``start_again`` also *unknown* ones, which stay so if that starts nothing. It
+reports the rest.
 """
 
 from __future__ import annotations
@@ -55,11 +58,13 @@ BATCH = "workflow_automation_batch"
 
 _MAX_ENTRY_BYTES = 16 * 1024
 
-# Rejections that the next item would meet as well: they are about the key, the flow or the URL, not the inputs.
+# Rejections that the next item would meet as well: they are about the key, the flow or the URL,
+# not the inputs.
 _ENDS_BATCH = frozenset({401, 402, 404, 405, 407, 410})
 
 # What people read in a log or a notification: the rest is in the output file.
-_MAX_ROWS, _MAX_WIDTH = 20, 160
+_MAX_ROWS = 20
+_MAX_WIDTH = 160
 
 # How much is kept of a response without run_id, in characters: it may have up to 1 MiB.
 _MAX_RESPONSE = 2000
@@ -76,6 +81,8 @@ class BatchItem(TypedDict, total=False):
 
     index: int
     """Its position in the batch, from 0."""
+    key: str
+    """The value of the input that the ``key`` of the batch names."""
     status: ItemStatus
     """Only ``started`` has a run that is known."""
     run_id: str
@@ -106,7 +113,7 @@ class BatchCounts(TypedDict):
 
 
 class BatchSummary(BatchCounts):
-    """The result of a batch whose items are in a file: the keys of :class:`BatchCounts`, and the file."""
+    """The result of a batch whose items are in a file: the counts, and the file."""
 
     path: str
     """Path or URL of the file."""
@@ -133,13 +140,15 @@ class BatchRecord(TaskRecord):
         self.start_again = start_again
         self._written = 0  # entries
         self._is_read = False
-        # By index. The results are JSON, which takes a fifth of the memory of dicts; empty without one.
+        # By index. The results are JSON, which takes a fifth of the memory of dicts; empty without
+        # one.
         self._results: list[bytes] = []
         self._digests: list[bytes] = []
+        # By index, too; empty if the batch has none.
+        self._keys: dict[int, str] = {}
         self._by_status: Counter[ItemStatus] = Counter()
-        self._in_flight: set[int] = set()  # opened by this try, and without any result
 
-    # Entries ------------------------------------------------------------------------------------------------
+    # Entries --------------------------------------------------------------------------------------
 
     def read(self) -> None:
         """Read what earlier tries wrote since the last Clear, before anything is written."""
@@ -148,42 +157,61 @@ class BatchRecord(TaskRecord):
             if fields["max_tries"] != self._ti.max_tries:
                 self.was_cleared = True
                 continue
-            why = f"Try {fields['try_number']} ended before its outcome was known, at {fields['at']} or later."
+            why = (
+                f"Try {fields['try_number']} ended before its outcome was known, "
+                f"at {fields['at']} or later."
+            )
             for index, digest in fields["opened"].items():
                 self.put({"index": int(index), "status": "unknown", "why": why})
                 self._digests[int(index)] = bytes.fromhex(digest)
             for index, item in fields["results"].items():
-                self.put(cast("BatchItem", {"index": int(index), **item}))
+                result = {name: value for name, value in item.items() if name != "key"}
+                self.put(cast("BatchItem", {"index": int(index), **result}))
+                if "key" in item:
+                    # Until the batch has been read, and if it cannot be.
+                    self._keys[int(index)] = item["key"]
         self._is_read = True
 
-    def write(self, opened: Sequence[Item], results: Sequence[BatchItem]) -> None:
+    def write(
+        self,
+        opened: Sequence[Item],
+        results: Sequence[BatchItem],
+        *,
+        in_flight: Sequence[int] = (),
+    ) -> None:
         """
         Record results, and open items; both are durable once this returns.
 
         :param opened: the items that may be sent from then on
         :param results: results of items that were opened earlier
-        :raises Exception: if it could not be written, also because the task instance now belongs to another
-            process: then nothing is opened, and the results are to be written again
+        :param in_flight: the indexes of the items that were opened earlier and have no result yet
+        :raises Exception: if it could not be written, also because the task instance now belongs to
+            another process: then nothing is opened, and the results are to be written again
         """
         for item in results:
             self.put(item)
+
         part: dict[str, Any] = {}
         size = 0
         for item in results:
-            fields = {name: value for name, value in item.items() if name != "index"}
+            fields = {**self._with_key(item)}
+            del fields["index"]
             length = len(json.dumps(fields))
             if part and size + length > _MAX_ENTRY_BYTES:
-                self._write_entry((), part)
-                part, size = {}, 0
+                self._write_entry((), part, in_flight)
+                part = {}
+                size = 0
             part[str(item["index"])] = fields
             size += length
         if opened or part:
-            self._write_entry(opened, part)
+            self._write_entry(opened, part, in_flight)
 
-    def _write_entry(self, opened: Sequence[Item], results: dict[str, Any]) -> None:
-        self._in_flight |= {
-            item.index for item in opened if self._status(item.index) == "not started"
-        }
+    def _write_entry(
+        self, opened: Sequence[Item], results: dict[str, Any], in_flight: Sequence[int]
+    ) -> None:
+        # One that is sent again is counted as unknown.
+        indexes = [*in_flight, *(item.index for item in opened)]
+        uncounted = [index for index in indexes if self._status(index) == "not started"]
         fields = {
             "try_number": self._ti.try_number,
             "max_tries": self._ti.max_tries,
@@ -191,37 +219,47 @@ class BatchRecord(TaskRecord):
             "opened": {str(item.index): item.digest.hex() for item in opened},
             "results": results,
             "counts": self.counts,
-            "in_flight": len(self._in_flight),
+            "in_flight": len(uncounted),
             **self.target,
         }
         self.set(self._key(self._written), fields)
-        # Only once it is durable: reading ends at a gap. A write that was interrupted is repeated as a whole.
+        # Only once it is durable: reading ends at a gap. A write that was interrupted is repeated
+        # as a whole.
         self._written += 1
 
     def _key(self, number: int) -> str:
         return f"{BATCH}_{number:06}"  # so that an index of the database has them in order, too
 
-    # Items --------------------------------------------------------------------------------------------------
+    # Items ----------------------------------------------------------------------------------------
 
     def check(self, items: Iterable[Item]) -> int:
         """
         Check all items against what earlier tries sent; return how many are to be sent.
 
-        :raises InvalidRequestError: if an earlier try sent one with other inputs, to another flow, or sent more
+        :raises InvalidRequestError: if an earlier try sent one with other inputs, to another flow,
+            or sent more
         """
-        missing = number = 0
-        for number, item in enumerate(items, start=1):  # noqa: B007 - used after the loop
+        missing = 0
+        number = 0
+        for item in items:
+            number += 1
             if self._status(item.index) != "not started" and not self.has(item):
                 raise _changed(
-                    f"{item.place} has other inputs than an earlier try sent, or the flow_id changed."
+                    f"{item.place} has other inputs than an earlier try sent, "
+                    "or the flow_id changed."
                 )
             self._reach(item.index)
             self._digests[item.index] = item.digest
-            missing += self.is_missing(item)
+            if item.key is not None:
+                self._keys[item.index] = item.key
+            if self.is_missing(item):
+                missing += 1
+
         for index in range(number, len(self._results)):
             if self._status(index) != "not started":
                 raise _changed(
-                    f"batch has {number} items, and batch[{index}], which an earlier try sent, is missing."
+                    f"batch has {number} items, and batch[{index}], which an earlier try sent, "
+                    "is missing."
                 )
         self.total = number
         return missing
@@ -242,23 +280,17 @@ class BatchRecord(TaskRecord):
         :raises InvalidRequestError: if it has changed since then
         """
         number = 0
-        for number, item in enumerate(source, start=1):  # noqa: B007 - used after the loop
-            place = item.place
+        for item in source:
+            number += 1
             if not self.has(item):
-                break
+                raise _changed_meanwhile(item.place)
             if self.is_missing(item):
                 yield item
-        else:
-            if number == self.total:
-                return
-            place = source.place_of(number)
-        raise InvalidRequestError(
-            f"{place} changed while the batch was read.",
-            next_step="Let the batch be complete before this task begins.",
-        )
+        if number != self.total:
+            raise _changed_meanwhile(source.place_of(number))
 
     def without_run(self, index: int, status: str, why: str) -> BatchItem:
-        """Return an item's result over all tries: to start nothing does not settle an earlier doubt."""
+        """Return an item's result over all tries: no run now does not settle an earlier doubt."""
         earlier = self._result(index)
         if (
             not earlier
@@ -273,7 +305,6 @@ class BatchRecord(TaskRecord):
     def put(self, item: BatchItem) -> None:
         """Keep the result of an item, in place of an earlier one."""
         index = item["index"]
-        self._in_flight.discard(index)
         self._reach(index)
         self._by_status[self._status(index)] -= 1
         self._by_status[item["status"]] += 1
@@ -312,11 +343,30 @@ class BatchRecord(TaskRecord):
         }
 
     def in_order(self, why_not: str = "") -> Iterator[BatchItem]:
-        """Yield the results of all items in the order of the batch; ``why_not`` is for those without one."""
-        for index in range(self.total or len(self._results)):
-            yield self._result(index) or {"index": index, "status": "not started", "why": why_not}
+        """
+        Yield the results of all items, in the order of the batch.
 
-    # Words --------------------------------------------------------------------------------------------------
+        :param why_not: why an item without a result was not started
+        """
+        for index in range(self.total or len(self._results)):
+            item = self._result(index) or {"index": index, "status": "not started", "why": why_not}
+            yield self._with_key(item)
+
+    def name_of(self, index: int) -> str:
+        """Return what an item is called in the log and in the table of an error."""
+        if index in self._keys:
+            return f"batch[{index}] ({self._keys[index]})"
+        return f"batch[{index}]"
+
+    def _with_key(self, item: BatchItem) -> BatchItem:
+        """Return a result with the key of its item."""
+        if item["index"] not in self._keys:
+            return item
+        others = {name: value for name, value in item.items() if name != "index"}
+        key = self._keys[item["index"]]
+        return cast("BatchItem", {"index": item["index"], "key": key, **others})
+
+    # What is said of them -------------------------------------------------------------------------
 
     def told(self, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return an error with what this and earlier tries did, and where the results are."""
@@ -344,7 +394,10 @@ class BatchRecord(TaskRecord):
         if self.output_path:
             return f"The result of each item is in {without_credentials(self.output_path)}."
         if self._is_unread:
-            return f"The runs of earlier tries are in the task's state store ({self._key(0)} and the next ones)."
+            return (
+                "The runs of earlier tries are in the task's state store "
+                f"({self._key(0)} and the next ones)."
+            )
         if not self.counts["started"] + self.counts["unknown"]:
             return ""
         if not self.outlives_try:
@@ -368,8 +421,7 @@ class BatchRecord(TaskRecord):
     def log_runs(self, log: Logger, items: Iterable[BatchItem]) -> None:
         """Name runs in the log, where no entry does."""
         named = (
-            f"batch[{item['index']}]: "
-            f"{json.dumps(item['response']) if 'response' in item else item.get('run_id', item['status'])}"
+            f"{self.name_of(item['index'])}: {_run_of(item)}"
             for item in items
             if item["status"] != "not started"
         )
@@ -382,23 +434,28 @@ class BatchRecord(TaskRecord):
         return self.may_have_entries and not self._is_read
 
     def _table(self) -> str:
-        """Return a table of the first failed items with reasons, those that were not started left out."""
+        """Return a table of the first failed items with reasons, without those not started."""
         failed = [
             item for item in self.in_order() if item["status"] not in ("started", "not started")
         ]
         rows = []
         for item in failed[:_MAX_ROWS]:
-            row = (
-                f"batch[{item['index']}]  {item['status']}: {' '.join(item.get('why', '').split())}"
-            )
-            rows.append(row if len(row) <= _MAX_WIDTH else f"{row[: _MAX_WIDTH - 1]}…")
+            why = " ".join(item.get("why", "").split())
+            row = f"{self.name_of(item['index'])}  {item['status']}: {why}"
+            if len(row) > _MAX_WIDTH:
+                row = f"{row[: _MAX_WIDTH - 1]}…"
+            rows.append(row)
         if len(failed) > _MAX_ROWS:
             rows.append(f"… and {len(failed) - _MAX_ROWS} more.")
         return "\n".join(rows)
 
 
-def started(index: int, run: Run, log: Logger) -> BatchItem:
-    """Return the result of an item whose run was started; a very long response is only logged."""
+def started(index: int, run: Run, log: Logger, name: str) -> BatchItem:
+    """
+    Return the result of an item whose run was started; a very long response is only logged.
+
+    :param name: what the log calls the item
+    """
     item: BatchItem = {"index": index, "status": "started"}
     if run.run_id is not None:
         item["run_id"] = run.run_id
@@ -409,8 +466,15 @@ def started(index: int, run: Run, log: Logger) -> BatchItem:
         item["response"] = run.response
         if len(text) > _MAX_RESPONSE:
             item["response"] = f"(not kept: it has {len(text)} characters, see the log)"
-            log.info("The response for batch[%d]: %s", index, one_line(text))
+            log.info("The response for %s: %s", name, one_line(text))
     return item
+
+
+def _run_of(item: BatchItem) -> str:
+    """Return what the log says of an item: its run, or else its status."""
+    if "response" in item:
+        return json.dumps(item["response"])
+    return item.get("run_id", item["status"])
 
 
 def status_of(error: WorkflowAutomationError) -> ItemStatus:
@@ -434,6 +498,13 @@ def _changed(what: str) -> InvalidRequestError:
             "Pass the same batch in every try, such as a file that is written once.\n"
             "Items may be added at its end."
         ),
+    )
+
+
+def _changed_meanwhile(place: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"{place} changed while the batch was read.",
+        next_step="Let the batch be complete before this task begins.",
     )
 
 

@@ -82,14 +82,12 @@ class SendRetrier:
         send: Callable[[], _Result],
         *,
         retry_unknown: bool = False,
-        after: WorkflowAutomationError | None = None,
     ) -> _Result:
         """
         Send a request, and retry while the service is busy or cannot be reached, until the time is up.
 
         :param send: sends the request once
         :param retry_unknown: whether to retry after an unknown outcome as well
-        :param after: the error of a first attempt that was made already
         :return: what the last attempt returned
         :raises WorkflowAutomationError: what the last attempt raised
         """
@@ -99,31 +97,27 @@ class SendRetrier:
         while True:
             attempt += 1
             try:
-                if after and attempt == 1:
-                    raise after
                 return send()
             except retryable as error:
                 took = time.monotonic() - began
-                wait = self._wait_after(error, attempt, self.seconds - took + asked)
-                if wait is None and attempt > 1:
-                    self.log.warning(
-                        "Tried %d times in %.0f s (send_retry_timeout: %g s).",
-                        attempt,
-                        took,
-                        self.seconds,
-                    )
+                wait = self.wait_after(error, attempt, self.seconds - took + asked)
+                if wait is None:
+                    self.log_tries(attempt, took)
                 if wait is None or not self._waits(error, wait):
                     raise
-                asked += _uncounted(error.retry_after)
+                asked += not_counted(error.retry_after)
 
-    def _wait_after(
-        self, error: WorkflowAutomationError, attempt: int, left: float
-    ) -> float | None:
-        """Return the seconds to wait before the next attempt, None if there is no time for another."""
+    def wait_after(self, error: WorkflowAutomationError, attempt: int, left: float) -> float | None:
+        """
+        Return the seconds to wait before the next attempt, None if there is no time for another.
+
+        :param attempt: how many attempts were made
+        :param left: how many seconds are left for further attempts
+        """
         asked = error.retry_after or 0.0
         # The jitter spreads the retries of mapped tasks, and keeps "Retry-After: 0" from becoming a tight loop.
         wait = asked + random.uniform(0, _WAITS[min(attempt, len(_WAITS)) - 1])  # noqa: S311 - for jitter, not for cryptography
-        free = _uncounted(asked)
+        free = not_counted(asked)
         if left < max(_MIN_LEFT, asked - free):
             return None
         return min(wait, left + free)
@@ -131,11 +125,25 @@ class SendRetrier:
     def _waits(self, error: WorkflowAutomationError, seconds: float) -> bool:
         """Wait, and return whether another attempt may be made: not if Airflow ended the task."""
         if not self.is_ended():
-            self.log.warning("%s %s Retrying in %.1f s.", error.reason, error.consequence, seconds)
+            self.log_wait(error, seconds)
             self.sleep(seconds)
         if is_ended := self.is_ended():
             self.log.warning("Airflow ended the task: nothing more is sent.")
         return not is_ended
+
+    def log_wait(self, error: WorkflowAutomationError, seconds: float) -> None:
+        """Log why, and in how many seconds, another attempt is made."""
+        self.log.warning("%s %s Retrying in %.1f s.", error.reason, error.consequence, seconds)
+
+    def log_tries(self, attempts: int, seconds: float) -> None:
+        """Log how many attempts were made in vain, if they were several."""
+        if attempts > 1:
+            self.log.warning(
+                "Tried %d times in %.0f s (send_retry_timeout: %g s).",
+                attempts,
+                seconds,
+                self.seconds,
+            )
 
     def sleep(self, seconds: float) -> None:
         """Wait, but no longer than until Airflow ends the task."""
@@ -146,6 +154,6 @@ class SendRetrier:
             time.sleep(min(left, _POLL_INTERVAL))
 
 
-def _uncounted(asked: float | None) -> float:
-    """Return how many seconds of a wait are not counted, because the service asked for them."""
+def not_counted(asked: float | None) -> float:
+    """Return how many seconds of a wait do not count, because the service asked for them."""
     return asked if asked and asked <= _MAX_ASKED else 0.0

@@ -41,33 +41,39 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     """
     Start a run for each item of a batch, each once, in one task.
 
-    Returns the items in the order of the batch, each with ``index`` and ``status``: ``started``, with ``run_id``
-    and ``run_link``, or else ``rejected``, with ``why``. With an ``output_path``, the items go to that file, and
-    the ``path`` and the counts are returned. While the task runs, the XCom ``progress`` has the counts.
+    Returns the items in the order of the batch, each with ``index`` and ``status``: ``started``,
+    with ``run_id`` and ``run_link``, or else ``rejected``, with ``why``. With an ``output_path``,
+    the items go to that file, and the ``path`` and the counts are returned. While the task runs,
+    the XCom ``progress`` has the counts.
 
-    A task instance never starts a second run for an item on its own: the results of the items are recorded (Airflow
-    3.3+), and a retry starts only those that were never sent. Clearing the task starts all items again.
+    A task instance never starts a second run for an item on its own: the results of the items are
+    recorded (Airflow 3.3+), and a retry starts only those that were never sent. Clearing the task
+    starts all items again.
 
     Follows sections 4.1 and 4.2 of the interface.
 
-    :param batch: a list of ``inputs`` objects, an XCom with one, or the results of a mapped task; or the path or
-        URL of a JSON Lines file with an ``inputs`` object in each line, which is read as a stream (templated,
-        including nested values)
-    :param flow_id: the flow to start, by default the one that the API key identifies (templated). A template
-        that renders to None or an empty string is an error
+    :param batch: a list of ``inputs`` objects, an XCom with one, or the results of a mapped task;
+        or the path or URL of a JSON Lines file in UTF-8 with an ``inputs`` object in each line,
+        which is read as a stream (templated, including nested values)
+    :param flow_id: the flow to start, by default the one that the API key identifies (templated).
+        A template that renders to None or an empty string is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
-    :param max_concurrency: how many requests are sent at a time. Four times as many items, at most 256, may
-        be in flight: sent or about to be, but not yet recorded. After a kill, these may be unknown
-    :param max_starts_per_second: the maximum number of requests per second, spread evenly; by default
-        unlimited
-    :param on_unknown_start: what to do if it is unknown whether a run was started for an item: ``"fail"`` at
-        the end, without a retry, or ``"start_again"`` in the next try, which may start a second run
-    :param on_rejected: what to do at the end if the service rejected items: ``"fail"`` without a retry, or
-        ``"skip"``: succeed
-    :param output_path: path or URL of a JSON Lines file for the result of each item, also if the task fails
-        (templated)
-    :param send_retry_timeout: seconds that the service may be busy or unreachable without interruption; after that,
-        Airflow retries the task, which starts the rest
+    :param max_concurrency: how many requests are sent at a time. Four times as many items, at most
+        256, may be in flight: sent or about to be, but not yet recorded. After a kill, these may be
+        unknown
+    :param max_starts_per_second: the maximum number of requests per second, spread evenly; by
+        default unlimited
+    :param on_unknown_start: what to do if it is unknown whether a run was started for an item:
+        ``"fail"`` at the end, without a retry, or ``"start_again"`` in the next try, which may
+        start a second run
+    :param on_rejected: what to do at the end if the service rejected items: ``"fail"`` without a
+        retry, or ``"skip"``: succeed
+    :param output_path: path or URL of a JSON Lines file for the result of each item, also if the
+        task fails (templated)
+    :param key: the name of an input that each item has, such as ``"customer"``. Its value, text or
+        a number, is the ``key`` of the item's result, and is shown in errors and in the log
+    :param send_retry_timeout: seconds that the service may be busy or unreachable without
+        interruption; after that, Airflow retries the task, which starts the rest
     """
 
     _inside_a_task = "call trigger_flow_once of workflow_automation_provider.taskflow for each item"
@@ -91,6 +97,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         on_unknown_start: OnUnknownStart = "fail",
         on_rejected: OnRejected = "fail",
         output_path: str | None = None,
+        key: str | None = None,
         send_retry_timeout: float = 60.0,
         **kwargs: object,
     ) -> None:
@@ -99,13 +106,17 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         check_choice("on_rejected", on_rejected, "fail", "skip")
         if not is_limit(max_concurrency) or max_concurrency > _MAX_CONCURRENCY:
             raise ValueError(
-                f"max_concurrency is {max_concurrency!r}: expected a whole number from 1 to {_MAX_CONCURRENCY}."
+                f"max_concurrency is {max_concurrency!r}: expected a whole number from 1 to "
+                f"{_MAX_CONCURRENCY}."
             )
         rate = max_starts_per_second
         if rate is not None and not (isinstance(rate, int | float) and 0 < rate < float("inf")):
             raise ValueError(
-                f"max_starts_per_second is {max_starts_per_second!r}: expected a number of more than 0, or None for no limit."
+                f"max_starts_per_second is {max_starts_per_second!r}: expected a number of more "
+                "than 0, or None for no limit."
             )
+        if key is not None and not (isinstance(key, str) and key):
+            raise ValueError(f"key is {key!r}: expected the name of an input, or None for no key.")
         self.batch = batch
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self.max_concurrency = max_concurrency
@@ -114,6 +125,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         self.on_rejected = on_rejected
         self.output_path = output_path
         self._is_output_given = output_path is not None
+        self.key = key
 
     def _run_once(self, context: Context, **_: Any) -> list[BatchItem] | BatchSummary:
         # Not at the top: the DAG processor needs none of it.
@@ -134,6 +146,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
                 max_starts_per_second=self.max_starts_per_second,
                 fails_if_rejected=self.on_rejected == "fail",
                 output_path=self._rendered_output_path(),
+                key=self.key,
             )
         except InvalidRequestError as error:
             with contextlib.suppress(Exception):  # the error says that it could not be read

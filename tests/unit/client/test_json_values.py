@@ -22,19 +22,21 @@ from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 valid_text = st.text(st.characters(exclude_categories=["Cs"]))
+# One that begins with a byte order mark is a mistake.
+names = valid_text.filter(lambda name: not name.startswith("\ufeff"))
 json_values = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
     | valid_text,
-    lambda inner: st.lists(inner) | st.dictionaries(valid_text, inner),
+    lambda inner: st.lists(inner) | st.dictionaries(names, inner),
     max_leaves=20,
 )
 
 
 @settings(max_examples=50)
-@given(st.dictionaries(valid_text, json_values))
+@given(st.dictionaries(names, json_values))
 def test_any_json_object_comes_back(value):
     assert json.loads(encode("inputs", value)) == value
 

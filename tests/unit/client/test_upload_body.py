@@ -241,7 +241,7 @@ def split_into(elements, file_format=DEFAULT_FILE_FORMAT, **limits):
 
 elements_to_split = st.lists(
     st.binary(max_size=300).map(lambda content: in_memory(content, "n" * (len(content) % 7)))
-    | st.dictionaries(st.text(max_size=3), st.integers(), max_size=3),
+    | st.dictionaries(st.text("abc", max_size=3), st.integers(), max_size=3),
     max_size=12,
 )
 any_format = st.sampled_from(["base64", "size", DEFAULT_FILE_FORMAT])

@@ -128,13 +128,6 @@ def test_waits(clock, caplog, seconds, errors, waits):
     assert (f"Tried {len(errors)} times" in caplog.text) is (0 < len(waits) < len(errors))
 
 
-def test_an_attempt_that_was_made_already_counts(clock):
-    began, call = clock.now, Call(BUSY)
-    assert sent(call, after=busy(5)) is DONE
-    assert clock.now - began == pytest.approx(5 + 1 + 2)
-    assert sent(call, seconds=0, after=NOT_SENT) is NOT_SENT
-
-
 @given(asked=st.floats(0, 50))
 def test_no_wait_is_shorter_than_the_service_asked_for(asked):
     with pytest.MonkeyPatch.context() as patch:

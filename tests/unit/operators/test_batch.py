@@ -6,6 +6,7 @@ import itertools
 import json
 import socket
 import threading
+import time
 from collections import Counter
 from datetime import datetime
 
@@ -15,6 +16,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from raw_server import response
 from workflow_automation_provider.exceptions import (
     Accepted,
+    BusyError,
     OutcomeUnknownError,
     RejectedError,
     UnidentifiedError,
@@ -147,6 +149,38 @@ def test_a_response_without_run_id_is_kept(batch, service):
     assert third["run_id"]
 
 
+def test_the_key_of_each_item_is_in_result_output_table_and_log(batch, service, log, tmp_path):
+    """Whatever became of it; one that holds the API key is not shown."""
+    secret = service.keys[0].value
+    items = [{"n": n, "customer": f"C-{n}"} for n in range(5)]
+    items[4]["customer"] = f"C-{secret}"
+    arguments = {"key": "customer", "max_concurrency": 1, "on_rejected": "skip"}
+
+    service.faults.add("reject", inputs={"n": 1})
+    found = batch(items, **arguments)
+    shown = ["C-0", "C-1", "C-2", "C-3"]
+    assert [item["key"] for item in found[:4]] == shown
+    assert secret not in f"{found}{entries_of(batch.context['task_state_store'])}"
+
+    service.faults.add("response", inputs={"n": 0}, body={"text": "x" * 5000})
+    service.faults.add("drop_after", inputs={"n": 2})
+    service.faults.add("reject", status=401, inputs={"n": 3})
+    output = tmp_path / "output.jsonl"
+    with pytest.raises(WorkflowAutomationError) as caught:
+        batch(items, output_path=str(output), **arguments)
+    written = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [item["key"] for item in written[:4]] == shown
+    assert [item["status"] for item in written[2:]] == ["unknown", "not started", "not started"]
+    assert mentions(caught.value.next_step, "batch[2] (C-2)", "unknown")
+    assert mentions(log(), "batch[0] (C-0)", "response")
+    assert secret not in f"{caught.value}{log()}{output.read_text()}"
+
+    # Nor are the keys lost where the batch cannot be read in a later try.
+    with pytest.raises(WorkflowAutomationError) as caught:
+        batch(5, try_number=2, **arguments)
+    assert mentions(caught.value.next_step, "batch[2] (C-2)", "unknown")
+
+
 def test_a_service_that_loses_everything_ends_the_batch(batch, service):
     service.faults.add("status_after", status=502, times=None)
     with pytest.raises(OutcomeUnknownError):
@@ -159,6 +193,8 @@ def test_a_service_that_loses_everything_ends_the_batch(batch, service):
 
 def test_a_busy_service_is_waited_for_by_all(batch, service, log):
     service.faults.add("busy", retry_after="1", inputs={"n": 20})
+    # So that all threads are sending by then, also on a slow machine.
+    service.faults.add("delay", seconds=0.05, times=None)
     assert len(batch(rows(80), send_retry_timeout=30)) == 80
     assert times_started(service) == Counter(range(80))
     text = log()
@@ -171,6 +207,60 @@ def test_a_busy_service_is_waited_for_by_all(batch, service, log):
     assert before <= 21 + 2 * 16
 
 
+BUSY = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n"
+
+
+def test_one_asks_a_busy_service_again_while_the_others_wait(batch, raw_server):
+    numbers, together = itertools.count(), threading.Barrier(4)
+    under_way: list[int] = []
+    most: list[int] = []
+
+    def respond(_):
+        number = next(numbers)
+        if number < 4:
+            # Only then is the first of them told that the service is busy.
+            together.wait(30)
+            return BUSY
+        if number > 5:
+            return response(f"r{number}")
+        under_way.append(number)
+        # Time for others, if they do not wait.
+        time.sleep(0.2)
+        most.append(len(under_way))
+        under_way.remove(number)
+        return BUSY if number < 5 else response(f"r{number}")
+
+    raw_server(respond)
+    found = batch(
+        rows(12), workflow_automation_conn_id="raw", send_retry_timeout=60, max_concurrency=4
+    )
+    assert statuses(found) == {"started": 12}
+    assert most == [1, 1]
+
+
+def test_an_item_that_is_always_busy_gives_up_though_the_others_get_through(batch, raw_server):
+    """Nor do the others wait until it does."""
+    numbers = itertools.count()
+    is_of_it: list[bool] = []
+
+    def respond(_):
+        is_busy = b'"always"' in server.local.body
+        is_of_it.append(is_busy)
+        # So that the others are sent by then, and wait with it.
+        time.sleep(0.02)
+        return BUSY if is_busy else response(f"r{next(numbers)}")
+
+    server = raw_server(respond)
+    items = [{"always": 1}, *rows(5_000)]
+    options = {"send_retry_timeout": 1, "max_concurrency": 4}
+    with pytest.raises(BusyError) as caught:
+        batch(items, workflow_automation_conn_id="raw", **options)
+    assert caught.value.accepted is Accepted.YES
+    assert 2 <= is_of_it.count(True) < 100
+    in_a_row = [len(list(group)) for of_it, group in itertools.groupby(is_of_it) if of_it]
+    assert max(in_a_row) <= 2
+
+
 def test_a_late_429_does_not_end_a_batch_in_which_others_get_through(batch, raw_server):
     """It comes later than the time for which the service may be busy."""
     number, is_late, last_other = itertools.count(), threading.Event(), threading.Event()
@@ -179,7 +269,7 @@ def test_a_late_429_does_not_end_a_batch_in_which_others_get_through(batch, raw_
         if b'"late"' in server.local.body and not is_late.is_set():
             is_late.set()
             last_other.wait(60)
-            return b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n"
+            return BUSY
         run = next(number)
         if run == 17:
             last_other.set()

@@ -6,11 +6,12 @@ import json
 import os
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from raw_server import response
-from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 
 from ..batches import counts, rows, times_started
 
@@ -74,4 +75,82 @@ def test_the_file_of_the_batch_is_not_written_over(
     with pytest.raises(InvalidRequestError, match="file of the batch"):
         batch(f"{batch_scheme}{path}", output_path=f"{scheme}{tmp_path}/{output}")
     assert path.read_text() == '{"n": 1}\n'
+    assert service.journal.requests() == []
+
+
+@pytest.mark.parametrize("argument", ["items", "output_path"])
+@pytest.mark.parametrize("query", ["?versionId=old", "?versionid=old"])
+def test_a_version_of_an_object_is_refused(batch, service, bucket, argument, query):
+    """The store would read or write the current one."""
+    bucket.write("batch.jsonl", b'{"n": 1}')
+    arguments = {"items": rows(1), argument: bucket.url(f"batch.jsonl{query}")}
+    with pytest.raises(InvalidRequestError, match="a version of an object"):
+        batch(**arguments)
+    assert service.journal.requests() == []
+
+
+DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+
+
+class _ReadOnly(BaseHTTPRequestHandler):
+    """A bucket in which everybody may look, and nobody write."""
+
+    def _respond(self, status, body=b""):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_HEAD(self):
+        self._respond(200)
+
+    def do_GET(self):
+        self._respond(200, b"<ListBucketResult></ListBucketResult>")
+
+    def do_PUT(self):
+        self._respond(403, DENIED)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def read_only(bucket, monkeypatch):
+    """Return the URL of an object in a bucket without the right to write."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _ReadOnly) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        connection = bucket.connection(server.server_port)
+        monkeypatch.setenv("AIRFLOW_CONN_READ_ONLY", json.dumps(connection))
+        yield "s3://read_only@bucket/output.jsonl"
+        server.shutdown()
+
+
+@pytest.fixture
+def sticky(tmp_path, monkeypatch):
+    """Return another user's file in a folder such as /tmp."""
+    folder = tmp_path / "sticky"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    file = folder / "output.jsonl"
+    file.touch(0o666)
+    monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "words"),
+    [
+        ("bucket", InvalidRequestError, "a bucket: expected a file in it"),
+        ("read_only", FileUnavailableError, "cannot be written"),
+        ("sticky", FileUnavailableError, "another user's"),
+    ],
+)
+def test_an_output_that_may_not_be_written_starts_nothing(
+    batch, service, request, place, error, words
+):
+    output = request.getfixturevalue(place)
+    if place == "bucket":
+        output = output.url().rstrip("/")
+    with pytest.raises(error, match=words):
+        batch(rows(2), output_path=output)
     assert service.journal.requests() == []
