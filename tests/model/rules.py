@@ -209,12 +209,13 @@ class Task(Rules):
             return True
         decision = self._decision(s, seen, is_resumed=is_resumed)
         is_first = s.execution == 0 and not is_resumed
+        is_own = is_resumed and seen.start is not None and seen.start.execution == s.execution
         return ledger.is_certain(
             decision,
             seen.facts(),
             is_entered=s.entered != NOBODY,
             is_first=is_first,
-            is_resumed=is_resumed,
+            is_own=is_own,
         )
 
     def _decision(self, s: State, known: Known, *, is_resumed: bool = False) -> Decision:

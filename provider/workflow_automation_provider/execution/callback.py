@@ -124,9 +124,10 @@ def read(body: bytes) -> Said:
         raise ValueError(f"The body is {_kind(fields)}; expected an object with a status.")
 
     status = _status(fields.get("status"))
-    if unknown := fields.keys() - {*_FIELDS}:
+    # Without its name, as without the value of any field: people read what is refused.
+    if fields.keys() - {*_FIELDS}:
         raise ValueError(
-            f"{min(unknown)!r:.20} is not supported; expected {', '.join(_FIELDS)}. "
+            f"A field is not supported; expected {', '.join(_FIELDS)}. "
             "Put what else the flow returns into result."
         )
     word = _WORDS[status]
@@ -146,7 +147,7 @@ def _status(status: object) -> str:
     known = status.strip().lower() if isinstance(status, str) else ""
     if known in _WORDS:
         return known
-    given = f"{status!r:.20}" if isinstance(status, str) else _kind(status)
+    given = "another text" if isinstance(status, str) else _kind(status)
     raise ValueError(f"status is {given}; expected 'started', 'running', 'success' or 'failed'.")
 
 

@@ -18,6 +18,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
+    ConnectionUnusableError,
     InvalidRequestError,
     RunTimeoutError,
     WorkflowAutomationError,
@@ -114,7 +115,8 @@ def error_after_start(
     run_id = run.get("run_id")
     consequence = f"Run {run_id} was started." if run_id else "A run was started."
     # Of the trigger, it would be untrue.
-    if error.consequence and not isinstance(error, InvalidRequestError):
+    says_other = not isinstance(error, InvalidRequestError | ConnectionUnusableError)
+    if error.consequence and says_other:
         consequence = f"{consequence}\n{error.consequence}"
 
     has_store = _has_store(context)

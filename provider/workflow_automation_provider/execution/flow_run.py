@@ -20,11 +20,15 @@ from airflow.sdk.log import mask_secret
 
 from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
 from workflow_automation_provider.client.settings import CALLBACK_EXAMPLE
-from workflow_automation_provider.exceptions import InvalidRequestError, UnidentifiedError
+from workflow_automation_provider.exceptions import (
+    ConnectionUnusableError,
+    InvalidRequestError,
+    UnidentifiedError,
+)
 from workflow_automation_provider.execution.callback import PATH, digest_of, new_token
 from workflow_automation_provider.execution.ledger import Asked
 from workflow_automation_provider.execution.record import StartRecord
-from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter
+from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter, redactor_for
 from workflow_automation_provider.execution.wait import CompletionWait, usable_connection
 
 if TYPE_CHECKING:
@@ -179,7 +183,7 @@ class FlowRun:
         self._on_run(run, waits or uploads)
 
         if uploads:
-            self._upload(run, facts)
+            self._upload(facts)
         elif self._is_other_connection(facts):
             self._retrier.log.warning(
                 "The run was started by connection %s: %s is not used for it.",
@@ -260,7 +264,7 @@ class FlowRun:
 
     # Upload -------------------------------------------------------------------------------------
 
-    def _upload(self, run: RunResult, facts: Facts) -> None:
+    def _upload(self, facts: Facts) -> None:
         """
         Upload the run's files, except those that an earlier try uploaded.
 
@@ -270,18 +274,23 @@ class FlowRun:
         if end and end.status == "failed":
             self._retrier.log.warning("The run has failed: no files are uploaded.")
             return
+        if end and not self.starter.has_sent:
+            self._retrier.log.warning(
+                "The run has ended: files that an earlier try has not uploaded are left out."
+            )
+            return
         if self._is_other_connection(facts):
-            raise InvalidRequestError(
+            raise ConnectionUnusableError(
                 f"workflow_automation_conn_id is {self._hook.workflow_automation_conn_id!r}, and the "
                 f"run was started by {facts.start.conn_id!r}: its files are uploaded by that one.",
                 next_step="Name the connection that started the run, or clear the task.",
             )
+        with usable_connection("The run was started"):
+            run = facts.run(redactor_for(self._hook, facts.start.conn_id))
         if "run_id" not in run:
             raise UnidentifiedError(
                 "The files cannot be uploaded: the run that was started has no run_id."
             )
-        with usable_connection("The run was started"):
-            self._hook.get_conn()
         self._uploads.upload(run["run_id"], run.get("flow_id") or self._rendered_flow_id())
         self.uploaded = self._uploads.elements
 

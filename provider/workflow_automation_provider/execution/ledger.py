@@ -181,9 +181,10 @@ class Start(NamedTuple):
         """Return the start of an entry, None if a person has damaged the entry."""
         try_number, number = place
         try:
-            return cls(try_number=try_number, number=number, **_read(cls, entry))
+            start = cls(try_number=try_number, number=number, **_read(cls, entry))
         except (AttributeError, TypeError, ValueError):
             return None
+        return start if start.run is None or "run_id" in start.run else None
 
     @property
     def place(self) -> tuple[int, int]:
@@ -212,7 +213,11 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Outcome:
-        """Return the outcome that an entry says."""
+        """
+        Return the outcome that an entry says.
+
+        :raises Exception: if a person has damaged it
+        """
         return cls(**_read(cls, entry))
 
 
@@ -249,7 +254,11 @@ class Spoken(NamedTuple):
 
     @classmethod
     def of(cls, entry: Mapping[str, Any] | None) -> Spoken:
-        """Return what an entry says; :data:`NOTHING_SAID` if there is none."""
+        """
+        Return what an entry says; :data:`NOTHING_SAID` if there is none.
+
+        :raises Exception: if a person has damaged it
+        """
         return cls(**_read(cls, entry)) if entry else NOTHING_SAID
 
     @property
@@ -483,7 +492,7 @@ def is_certain(
     *,
     is_entered: bool = False,
     is_first: bool = False,
-    is_resumed: bool = False,
+    is_own: bool = False,
 ) -> bool:
     """
     Return whether no entry that is there, but was not seen, could change a decision.
@@ -491,14 +500,20 @@ def is_certain(
     :param facts: what is seen of the last start, None if none is seen
     :param is_entered: whether a run is seen that a person has entered
     :param is_first: whether the task instance was never executed before
-    :param is_resumed: whether Airflow continues a task that waited: it looks again anyway
+    :param is_own: whether it is the start of a try that Airflow continues, which looks again anyway
     """
     if facts is None:
         return is_first
     if decision is not Decision.RETURN or is_entered:
         return False
-    # Nothing follows a start whose run has begun, or which had a response and gave out no token.
-    return is_resumed or facts.spoken.has_begun or facts.start.token is None
+    if facts.outcome is None and facts.start.run is None:
+        return False  # it may be there, and names the run
+
+    end = facts.spoken.end
+    has_failed = end is not None and end.status == "failed"
+    # Nothing follows a start whose run has begun, and not failed, or which had a response and gave out no token.
+    goes_on = facts.spoken.has_begun and not has_failed
+    return is_own or goes_on or facts.start.token is None
 
 
 def why_not(run_id: str, last: Facts | None, others: Sequence[Facts]) -> str | None:

@@ -6,9 +6,9 @@ The record of a start: its entries in Airflow's task state store, and what is re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.ledger import (
@@ -32,6 +32,9 @@ from workflow_automation_provider.execution.store import TaskRecord
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+
+_Entry = TypeVar("_Entry")
 
 
 class StartRecord(TaskRecord):
@@ -87,7 +90,7 @@ class StartRecord(TaskRecord):
             entry = self.get(key)
         if entry is not None:
             self._seen[key] = entry
-        return Spoken.of(self._seen.get(key))
+        return self._decoded(Spoken.of, key)
 
     def last_word(self, token: str) -> LastWord:
         """Return what the run with a token said last while it worked."""
@@ -133,6 +136,17 @@ class StartRecord(TaskRecord):
             self._seen[key] = entry
         return self._seen[key]
 
+    def _decoded(self, decode: Callable[[Any], _Entry], key: str) -> _Entry:
+        """
+        Return what an entry says that was read.
+
+        :raises InvalidRequestError: if a person has damaged it
+        """
+        try:
+            return decode(self._seen.get(key))
+        except Exception:
+            raise _damaged(key) from None
+
     def _starts(self) -> Iterator[Start]:
         """Yield the starts of this try and those before it, last first."""
         for try_number in range(self.try_number, 0, -1):
@@ -153,14 +167,7 @@ class StartRecord(TaskRecord):
                 break
             start = Start.of(place, entry)
             if start is None:
-                raise InvalidRequestError(
-                    f"The entry {key} in the task's state store was changed, and no longer says "
-                    f"what try {try_number} did.",
-                    next_step=(
-                        "Look in the workflow's list of runs for what it started.\n"
-                        "To start over, delete the entry under Storage, and clear the task."
-                    ),
-                )
+                raise _damaged(key)
             starts.append(start)
         if try_number == self.try_number:
             self._number = len(starts)
@@ -172,8 +179,8 @@ class StartRecord(TaskRecord):
         if start.run:
             return Facts(start=start, spoken=spoken)
 
-        entry = self._read(self._key(OUTCOME, start.place))
-        outcome = Outcome.of(entry) if entry else None
+        key = self._key(OUTCOME, start.place)
+        outcome = self._decoded(Outcome.of, key) if self._read(key) else None
         is_frozen = False
         names_run = outcome is not None and outcome.kind == "run"
         if token and names_run and not (spoken.has_begun or spoken.stopped):
@@ -286,6 +293,16 @@ class StartRecord(TaskRecord):
     @property
     def _entered_key(self) -> str:
         return f"{ENTERED}{self._suffix}"
+
+
+def _damaged(key: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"The entry {key} in the task's state store was changed, and no longer says what was done.",
+        next_step=(
+            "Look in the workflow's list of runs for what was started.\n"
+            "To start over, delete the entry under Storage, and clear the task."
+        ),
+    )
 
 
 def _text(value: object) -> str | None:

@@ -71,10 +71,23 @@ def request_digest(inputs: object, flow_id: object) -> str | None:
     return None
 
 
-def redactor_of(hook: WorkflowAutomationHook) -> Redactor | None:
-    """Return what knows the connection's secrets, None if the connection cannot be used."""
+def redactor_for(hook: WorkflowAutomationHook, conn_id: str | None) -> Redactor:
+    """
+    Return what knows the secrets of the task's connection, and of that by which its run was started.
+
+    :param conn_id: the connection that the start has recorded, None if it has none
+    :raises Exception: if one of them cannot be used
+    """
+    redactor = hook.get_conn().redactor
+    if conn_id in (None, hook.workflow_automation_conn_id):
+        return redactor
+    return redactor.joined(type(hook)(conn_id).get_conn().redactor)
+
+
+def redactor_of(hook: WorkflowAutomationHook, conn_id: str | None = None) -> Redactor | None:
+    """Return what :func:`redactor_for` does, None if a connection cannot be used."""
     try:
-        return hook.get_conn().redactor
+        return redactor_for(hook, conn_id)
     except Exception:
         return None
 
@@ -139,10 +152,18 @@ class RunStarter:
             run is given a URL; called only if a run is to be started
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
-        decision = self._decide_certainly()
-        if decision is Decision.CLOSE:
-            self._last = self._settled_last()
-            decision = decide(self._last, self._asked)
+        try:
+            decision = self._decide_certainly()
+            if decision is Decision.CLOSE:
+                self._last = self._settled_last()
+                decision = decide(self._last, self._asked)
+        except WorkflowAutomationError:
+            raise
+        except Exception:
+            # An error of the store, which does not tell of the run.
+            if self.earlier:
+                self._log.error(self.earlier.message)
+            raise
 
         if decision is Decision.ENTER:
             return self._enter()
@@ -171,7 +192,7 @@ class RunStarter:
             self._last,
             is_entered=self._entered is not None,
             is_first=not self._record.may_have_entries,
-            is_resumed=self._is_resumed,
+            is_own=self._is_resumed and self._is_of_this_try(),
         ):
             before = (decision, self._last, self._entered)
             self._record.probe()
@@ -190,6 +211,10 @@ class RunStarter:
         self._entered = self._record.entered() if reads_entered else None
         return decide(last, self._asked, self._entered["run_id"] if self._entered else None)
 
+    def _is_of_this_try(self) -> bool:
+        """Return whether this try has made the last start."""
+        return self._last is not None and self._last.start.try_number == self._record.try_number
+
     def _was_cleared(self) -> bool:
         """Return whether a person has cleared the task since its last start, and so wants another run."""
         return self._last is not None and not self._last.counts(self._asked.max_tries)
@@ -205,7 +230,7 @@ class RunStarter:
         """
         last = self._last
         assert last  # noqa: S101
-        text = last.text(redactor_of(self._hook))
+        text = last.text(self._redactor(last))
         if text:
             self._log.warning(_sentence(text))
         last = self._await_report(last)
@@ -234,6 +259,8 @@ class RunStarter:
         assert run  # noqa: S101
         reason: str | None = None
         if last and last.start.token:
+            self._record.all_starts()
+            self._record.probe()  # one of them may not have been seen
             reason = why_not(run["run_id"], last, self._record.all_starts()[1:])
         elif self._wait_fields:
             reason = "nobody can tell its end, since it was given no URL"
@@ -263,7 +290,7 @@ class RunStarter:
         start, spoken = facts.start, facts.spoken
         if start.run:
             check_entered(start.run["run_id"], spoken)
-        redactor = redactor_of(self._hook)
+        redactor = self._redactor(facts)
         run = facts.run(redactor)
         if spoken.stopped:
             raise RunFailedError("The run was told to stop.", run_id=run.get("run_id"))
@@ -305,7 +332,7 @@ class RunStarter:
                     "Inside a task, use a name for each start that means the same in every try."
                 ),
             )
-        text = _sentence(last.text(redactor_of(self._hook)))
+        text = _sentence(last.text(self._redactor(last)))
         error: WorkflowAutomationError = OutcomeUnknownError(text, consequence=_LOOK)
         if last.outcome and decision is Decision.UNIDENTIFIED:
             error = UnidentifiedError(last.outcome.reason, consequence=f"{text} {_LOOK}")
@@ -314,7 +341,7 @@ class RunStarter:
     def _nothing_to_continue(self) -> WorkflowAutomationError:
         """Return the error for a task that waited, and has no run any more."""
         if self._last and self._last.spoken.stopped:
-            run = self._last.run(redactor_of(self._hook))
+            run = self._last.run(self._redactor(self._last))
             return RunFailedError("The run was told to stop.", run_id=run.get("run_id"))
         return UnidentifiedError(
             "What the task recorded of its run while it waited is gone from Airflow's task state store."
@@ -323,7 +350,7 @@ class RunStarter:
     def _log_earlier(self) -> None:
         """Log why another run is started, where an earlier try may have started one."""
         last = self._last
-        text = last.text(redactor_of(self._hook)) if last else ""
+        text = last.text(self._redactor(last)) if last else ""
         if last is None or not text:
             return
         why = f"on_unknown_start is {self._asked.on_unknown_start!r}"
@@ -359,9 +386,13 @@ class RunStarter:
             facts = facts._replace(spoken=self._record.spoken(start.token))
         return facts
 
+    def _redactor(self, facts: Facts) -> Redactor | None:
+        """Return what knows the secrets that the run of a start may show, None if it cannot be known."""
+        return redactor_of(self._hook, facts.start.conn_id)
+
     def _as_error(self, facts: Facts) -> WorkflowAutomationError | None:
         """Return what a start may have left, as an error; None if nothing."""
-        redactor = redactor_of(self._hook)
+        redactor = self._redactor(facts)
         text = facts.text(redactor)
         if not text:
             return None
@@ -387,7 +418,7 @@ class RunStarter:
             raise NotSentError(f"{request.title} was not sent: the task was ended.")
         earlier = ""
         if before and before.counts(self._asked.max_tries):
-            earlier = before.text(redactor_of(self._hook))
+            earlier = before.text(self._redactor(before))
         start = self._start = self._record.new_start(
             request=self._asked.request,
             conn_id=self._hook.workflow_automation_conn_id,
@@ -474,11 +505,14 @@ class RunStarter:
             )
 
         outcome = outcome or Outcome(kind="run", at=datetime.now(UTC), run=started)
-        spoken = Spoken()
+        facts = Facts(start=self._start, outcome=outcome)
         if self._start.token:
             # A proxy may have sent the request twice, and returned the run that is told to stop.
-            spoken = self._record.spoken(self._start.token)
-        return self._return(Facts(start=self._start, outcome=outcome, spoken=spoken))
+            try:
+                facts = facts._replace(spoken=self._record.spoken(self._start.token))
+            except Exception:
+                self._log.warning("Whether another run has claimed is unknown.", exc_info=True)
+        return self._return(facts)
 
     def _settle(self, error: WorkflowAutomationError, run: RunResult | None = None) -> RunResult:
         """
@@ -504,6 +538,9 @@ class RunStarter:
         facts = self._settled(error)
         if facts and facts.spoken.has_begun:
             self.has_sent = True
+            if run:
+                outcome = Outcome(kind="run", at=start.at, run=run)
+                facts = facts._replace(outcome=outcome)
             if error.accepted is Accepted.NO:
                 self._log.warning("The run has begun anyway: %s", error.reason)
             return self._return(facts)

@@ -114,7 +114,7 @@ class TaskRecord:
         """
         # Always under one key: whatever try wrote what is read, the store has it.
         self.set(_PROBE, {"try_number": self._ti.try_number})
-        if self.get(_PROBE) is None:
+        if self.get(_PROBE) is None and self.get(_PROBE) is None:
             raise RuntimeError(
                 "Airflow's task state store does not return what was just written to it, so what an "
                 "earlier try did is unknown. If it started a run, its log names it."

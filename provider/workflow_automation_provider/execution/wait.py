@@ -34,6 +34,7 @@ from workflow_automation_provider.execution.ledger import LastWord
 from workflow_automation_provider.execution.start import (
     POLL_INTERVAL,
     check_entered,
+    redactor_for,
     redactor_of,
 )
 
@@ -174,7 +175,7 @@ class CompletionWait:
         )
 
     def _overdue(self, facts: Facts) -> RunTimeoutError:
-        run = facts.run(redactor_of(self._hook))
+        run = facts.run(self._redactor_or_none(facts))
         by_id = "the workflow's list of runs"
         if "run_id" in run:
             by_id = f"run {run['run_id']}"
@@ -199,15 +200,19 @@ class CompletionWait:
                 "The task waits without retries: if anything fails while it looks at its run, it fails for good, "
                 "whatever becomes of the run. Set retries=1 or more."
             )
-        run = facts.run(redactor_of(self._hook))
+        redactor = self._redactor_or_none(facts)
+        run = facts.run(redactor)
         self._log.info(
             "Waiting for the end of run %s, until %s at the latest.",
             one_line(run.get("run_id", "(unknown id)")),
             _until(facts).isoformat(timespec="seconds"),
         )
-        self._push(facts, run)
-        waited = datetime.now(UTC) - _since(facts)
-        sleep = min(left, _SLEEP_FACTOR * waited, _MAX_SLEEP)
+        if redactor or not facts.spoken.run_id:
+            self._push(facts, run)
+        sleep = MIN_SLEEP
+        if self._is_resumed:
+            waited = datetime.now(UTC) - _since(facts)
+            sleep = min(left, _SLEEP_FACTOR * waited, _MAX_SLEEP)
 
         from airflow.sdk.exceptions import TaskAwaitingInput
 
@@ -255,9 +260,17 @@ class CompletionWait:
         :raises RunFailedError: if the run failed
         :raises ConnectionUnusableError: if the connection cannot be used
         """
-        redactor = self._redactor(end)
+        redactor = self._redactor(facts, end)
         run = facts.run(redactor)
         self._log.info(self._said(facts))
+        response = facts.outcome and facts.outcome.run
+        if response and facts.spoken.run_id not in (None, response.get("run_id")):
+            self._log.warning(
+                "Run %s has the task, and not that of the response, which got the files: run %s.",
+                one_line(run.get("run_id", "(unknown id)")),
+                one_line(response.get("run_id", "(unknown id)")),
+            )
+            self._push(facts, run)
         if self._expects_claim and not facts.spoken.claim:
             self._log.warning(
                 "The run has not claimed its start: the flow has no first step that does. Wherever the outcome of "
@@ -278,7 +291,10 @@ class CompletionWait:
         self._log.info(succeeded)
         return run if result is None else {**run, "result": result}
 
-    def _redactor(self, end: End) -> Redactor:
+    def _redactor_or_none(self, facts: Facts) -> Redactor | None:
+        return redactor_of(self._hook, facts.start.conn_id)
+
+    def _redactor(self, facts: Facts, end: End) -> Redactor:
         """
         Return what knows the connection's secrets.
 
@@ -286,7 +302,7 @@ class CompletionWait:
         """
         ended = "succeeded" if end.status == "success" else "failed"
         with usable_connection(f"The flow said that the run {ended}, which is stored"):
-            return self._hook.get_conn().redactor
+            return redactor_for(self._hook, facts.start.conn_id)
 
     def _said(self, facts: Facts) -> str:
         """Return when the run said what, in order, and the last call that was refused."""
@@ -304,14 +320,14 @@ class CompletionWait:
         steps = ", ".join(f"{what} at {at:%H:%M:%S}" for at, what in sorted(said))
         words = f"The run said: {steps}." if steps else "The run has said nothing."
         if word.refused_at:
-            redactor = redactor_of(self._hook)
+            redactor = self._redactor_or_none(facts)
             shown = one_line(redactor.text(word.refusal)) if redactor else "(not shown)"
             words += f" A call at {word.refused_at:%H:%M:%S} was refused: {shown}"
         return words
 
     def _ids(self, facts: Facts) -> dict[str, Any]:
         """Return what an error names of the run."""
-        run = facts.run(redactor_of(self._hook))
+        run = facts.run(self._redactor_or_none(facts))
         return {"run_id": run.get("run_id"), "flow_id": run.get("flow_id")}
 
 
@@ -336,8 +352,7 @@ def usable_connection(what: str) -> Iterator[None]:
     except Exception as error:
         why = error.message if isinstance(error, WorkflowAutomationError) else error
         raise ConnectionUnusableError(
-            f"{what}, but the connection cannot be used: {why}",
-            next_step="Once the connection works, the next try goes on with the run.",
+            f"{what}, but the connection cannot be used: {why}"
         ) from error
 
 

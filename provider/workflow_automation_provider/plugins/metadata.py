@@ -94,7 +94,16 @@ def respond(token: str, said: Said) -> tuple[Verdict, End | None]:
             _write_word(session, ti, digest, word)
         if isinstance(said, Ended) and verdict is Verdict.END:
             _wake(ti)
+        if verdict is Verdict.STOP and _lacks_run_id(said, seen):
+            why = "404: the end has no run_id, and the run has said one before"
+            _write_word(session, ti, digest, {"refused_at": now.isoformat(), "refusal": why})
         return verdict, after.end
+
+
+def _lacks_run_id(said: Said, seen: Seen) -> bool:
+    """Return whether an end is refused because it does not say which run it is of."""
+    is_nameless_end = isinstance(said, Ended) and said.run_id is None
+    return is_nameless_end and bool(seen.spoken.run_ids) and not seen.spoken.stopped
 
 
 def note_refusal(token: str, why: str) -> None:

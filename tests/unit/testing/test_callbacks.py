@@ -410,13 +410,11 @@ def test_first_step_words_and_end(service, call, receiver, names_run):
     ("obeys", "statuses", "calls", "works"),
     [
         (True, [404], 1, False),
-        (True, [200, 409], 2, False),
         (True, [None, 503], 2, False),
         (True, [503, 200, 200], 5, True),
         (True, [200, 200, 404], 3, True),
-        (True, [200, 200, 409], 3, True),
         (True, [200, 200, 503, 503], 5, True),
-        (False, [409, 409, 409], 4, True),
+        (False, [404, 404, 404], 4, True),
     ],
 )
 def test_flow_that_obeys_and_one_that_does_not(

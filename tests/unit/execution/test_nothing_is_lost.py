@@ -1,0 +1,315 @@
+"""One read that finds nothing, a broken connection, another one, a damaged entry: nothing is lost, and no key is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from workflow_automation_provider.exceptions import ConnectionUnusableError
+
+from ..starts import before, claims, entries, later, triggers, waits
+
+CONNECTION = "AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT"
+FILES = [{"name": "a"}]
+
+
+def uploads(task):
+    return task.requests.count("/api/public/upload")
+
+
+def lost(key, nth=0):
+    """Have the nth read of an entry find nothing."""
+    seen = iter(range(99))
+
+    def at(call):
+        is_it = call.kind == "get" and call.name.endswith(key) and next(seen) == nth
+        return "lost" if is_it else None
+
+    return at
+
+
+def broken(monkeypatch):
+    works = os.environ[CONNECTION]
+    monkeypatch.setenv(CONNECTION, json.dumps({**json.loads(works), "extra": {"typo": 1}}))
+    return works
+
+
+def test_a_resumed_task_that_misses_its_start_once_does_not_take_the_run_before(world):
+    task = world(waits(on_run_failed="start_again", retries=1))
+    task.try_()
+    assert task.flow.says("failed", run_id=True) == 200
+    task.try_()
+    task.try_()
+    assert (task.state, triggers(task)) == ("awaiting_input", 2)
+    assert task.flow.says("started", run_id=True) == 200
+    assert task.flow.says("success", run_id=True) == 200, "and so its end is lost"
+    task.try_(lost("start/2/0"))
+    assert task.state == "success", task.last.error
+
+
+def test_an_outcome_that_is_missed_once_fails_no_task_with_files(world):
+    task = world(claims(files=FILES))
+    task.try_(lambda call: "kill" if call.name == "workflow_automation_upload" else None)
+    assert entries(task, "workflow_automation_outcome/")
+    assert task.flow.says("started") == 200
+    task.try_(lost("outcome/1/0"))
+    assert task.state == "success", task.last.error
+
+
+@pytest.mark.parametrize("is_resumed", [True, False])
+def test_an_outcome_that_is_missed_once_loses_no_run_id(world, is_resumed):
+    task = world(waits(on_unknown_start="claim"))
+    task.try_()
+    run = task.flow.runs[0].run_id
+    assert task.flow.says("started") == 200
+    assert task.flow.says("success", result=1) == 200
+    if not is_resumed:
+        task.lose(task.last)
+        task.rows.begin()
+        task.rows.end("retry")
+    assert task.try_(lost("outcome/1/0")).result["run_id"] == run
+
+
+def test_an_earlier_start_that_is_missed_once_is_not_forgotten_when_a_person_enters_a_run(world):
+    task = world(claims(retries=1))
+    for _ in range(2):
+        task.faults.add("drop_after")
+        task.try_()
+    assert (task.state, triggers(task)) == ("failed", 2)
+    first = task.flow.runs[0].run_id
+    task.enter(first)
+    task.clear()
+    task.try_(lost("start/1/0"))
+    assert task.flow.says("started", 0, run_id=True) == 404
+    assert task.state == "failed", "it may be that of an earlier start"
+
+
+def test_a_broken_connection_does_not_fail_for_good_a_claimed_run_with_files(world, monkeypatch):
+    task = world(claims(files=FILES, claim_timeout=timedelta(seconds=5)))
+    task.faults.add("drop_after")
+
+    def at(call):
+        if call.kind == "get" and "_run/" in call.name and task.flow.runs and not said:
+            said.append(task.flow.says("started", run_id=True))
+        return "kill" if call.name == "workflow_automation_upload" else None
+
+    said: list[int] = []
+    task.try_(at)
+    assert said == [200]
+    works = broken(monkeypatch)
+    error = task.try_().error
+    assert not isinstance(error, AirflowFailException), error
+    assert isinstance(error, ConnectionUnusableError)
+    monkeypatch.setenv(CONNECTION, works)
+    task.try_()
+    assert (task.state, uploads(task)) == ("success", 1)
+
+
+@pytest.mark.parametrize("change", ["gone", "changed"])
+def test_a_run_that_has_succeeded_gets_no_files_again(world, tmp_path, monkeypatch, change):
+    file = tmp_path / "a"
+    file.write_text("x")
+    task = world(waits(files=str(file), retries=1))
+    task.try_()
+    assert uploads(task) == 1
+    assert task.flow.says("success", run_id=True, result=1) == 200
+    works = broken(monkeypatch)
+    task.try_()
+    assert task.state == "up_for_retry"
+    monkeypatch.setenv(CONNECTION, works)
+    if change == "gone":
+        file.unlink()
+    else:
+        file.write_text("xy")
+    task.try_()
+    assert (task.state, uploads(task)) == ("success", 1), task.last.error
+
+
+def test_another_connection_loses_no_end_of_a_run_whose_files_are_uploaded(world, monkeypatch):
+    task = world(waits(files=FILES, retries=1))
+    task.try_()
+    assert uploads(task) == 1
+    assert task.flow.says("success", run_id=True, result=1) == 200
+    task.try_(lambda call: "kill" if call.kind == "get" else None)
+    monkeypatch.setenv("AIRFLOW_CONN_ANOTHER", os.environ[CONNECTION])
+    task.operator = waits(files=FILES, retries=1, workflow_automation_conn_id="another")
+    task.try_()
+    assert (task.state, uploads(task)) == ("success", 1), task.last.error
+
+
+@pytest.mark.parametrize("status", ["success", "failed"])
+def test_the_key_by_which_the_run_was_started_is_withheld_whatever_connection_the_dag_names(
+    world, monkeypatch, status
+):
+    from world import KEY
+
+    task = world(waits(retries=1))
+    task.try_()
+    said = {"result": f"by {KEY.value}", "message": f"by {KEY.value}"}
+    assert task.flow.says(status, **said) == 200
+    other = {**json.loads(os.environ[CONNECTION]), "password": "another-key-of-another-flow"}
+    monkeypatch.setenv("AIRFLOW_CONN_ANOTHER", json.dumps(other))
+    task.operator = waits(retries=1, workflow_automation_conn_id="another")
+    ended = task.try_()
+    shown = ended.said + str(task.xcoms) + str(ended.error and vars(ended.error))
+    assert KEY.value not in shown
+
+
+def test_a_status_that_is_a_secret_is_not_stored(world):
+    """A flow that maps the wrong field."""
+    from world import KEY
+
+    task = world(waits())
+    task.try_()
+    assert task.ask(task.flow.runs[0].url, body={"status": KEY.value}) == 400
+    assert not [text for text in task.rows.entries.values() if KEY.value[:12] in text]
+
+
+def test_a_read_that_fails_after_the_response_does_not_fail_for_good(world):
+    """The look at run/{d} once the outcome is written is only for a proxy that sends twice."""
+
+    def fail():
+        raise RuntimeError("No database")
+
+    task = world(claims(retries=0))
+    task.try_(before("get", "workflow_automation_run/", fail))
+    run = task.flow.runs[0].run_id
+    assert task.state == "success" or run in str(task.last.error), task.last.error
+
+
+def test_a_run_that_could_not_be_recorded_keeps_its_id(world):
+    task = world(claims(wait_for_completion=True, claim_timeout=timedelta(seconds=5)))
+
+    def at(call):
+        if call.kind == "set" and "_outcome/" in call.name:
+            if not said:
+                said.append(task.flow.says("started"))
+            raise RuntimeError("No database")
+
+    said: list[int] = []
+    task.try_(at)
+    assert said == [200]
+    run = task.flow.runs[0].run_id
+    assert task.state == "awaiting_input"
+    assert task.xcoms["return_value"].get("run_id") == run
+
+
+def test_an_end_that_comes_while_files_are_uploaded_is_seen_at_once(world):
+    task = world(waits(files=FILES))
+    task.try_(lambda call: "kill" if call.name == "workflow_automation_upload" else None)
+    later(task, hours=2)
+    task.try_(
+        before("set", "workflow_automation_upload", lambda: task.flow.says("success", result=1))
+    )
+    if task.state == "awaiting_input":
+        left = task.rows.ti.trigger_timeout - datetime.now(UTC)
+        assert left < timedelta(minutes=1)
+
+
+def test_what_was_pushed_of_another_run_is_taken_back_also_if_the_run_has_ended(world):
+    task = world(waits())
+    task.faults.add("twice")
+    task.try_()
+    assert task.flow.says("started", 0, run_id=True) == 200
+    named = task.xcoms["return_value"]["run_id"]
+    if named == task.flow.runs[0].run_id:
+        pytest.skip("the response named the first")
+    assert task.flow.says("failed", 0, run_id=True) == 200
+    ended = task.try_()
+    assert ended.error.run_id == task.flow.runs[0].run_id
+    assert task.xcoms["return_value"].get("run_id") != named
+    assert task.xcoms["_link_FlowRunLink"] == ""
+
+
+def test_files_are_those_of_the_run_that_claims_after_the_upload(world):
+    task = world(waits(files=FILES))
+    task.faults.add("twice")
+    task.try_()
+    assert uploads(task) == 1
+    named = task.xcoms["return_value"]["run_id"]
+    claimer = next(run for run in task.flow.runs if run.run_id != named)
+    assert task.flow.says("started", claimer, run_id=True) == 200
+    assert task.flow.says("success", claimer, run_id=True) == 200
+    task.try_()
+    is_said = "files" in task.last.said.lower()
+    assert task.state != "success" or uploads(task) == 2 or is_said
+
+
+def test_a_broken_connection_does_not_take_back_what_was_pushed(world, monkeypatch):
+    task = world(claims(wait_for_completion=True, claim_timeout=timedelta(seconds=5)))
+    task.faults.add("drop_after")
+    said: list[int] = []
+
+    def at(call):
+        if call.kind == "get" and "_run/" in call.name and task.flow.runs and not said:
+            said.append(task.flow.says("started", run_id=True))
+
+    task.try_(at)
+    run = task.flow.runs[0].run_id
+    assert task.xcoms["return_value"]["run_id"] == run
+    broken(monkeypatch)
+    task.try_()
+    assert task.state == "awaiting_input"
+    assert task.xcoms["return_value"].get("run_id") == run
+
+
+def test_an_end_without_the_run_id_of_the_claim_leaves_a_trace(world):
+    task = world(waits())
+    task.try_()
+    assert task.flow.says("started", run_id=True) == 200
+    before_ = dict(task.rows.entries)
+    status = task.flow.says("success", result=1)
+    assert status == 200 or task.rows.entries != before_, status
+
+
+@pytest.mark.parametrize("name", ["get", "set"])
+def test_a_probe_that_is_missed_once_fails_no_last_try(world, name):
+    """Any other read that finds nothing once does no harm."""
+    task = world(claims(files=FILES, retries=1))
+    task.try_(lambda call: "kill" if call.name == "workflow_automation_upload" else None)
+    assert task.flow.says("started", run_id=True) == 200
+    kinds = iter(range(99))
+
+    def at(call):
+        is_it = call.kind == name and call.name == "workflow_automation_probe"
+        return "lost" if is_it and next(kinds) == 0 else None
+
+    task.try_(at)
+    run = task.flow.runs[0].run_id
+    assert task.state == "success" or run in task.last.said, task.last.error
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("workflow_automation_outcome/1/0", {"kind": "run"}),
+        ("workflow_automation_outcome/1/0", "text"),
+        ("workflow_automation_run/{d}", {"claim": "x"}),
+        ("workflow_automation_start/1/0", {"run": {"run_link": "x"}}),
+    ],
+)
+def test_an_entry_that_a_person_has_damaged_is_named(world, key, value):
+    task = world(waits(retries=1))
+    task.try_()
+    (start,) = entries(task, "workflow_automation_start/").values()
+    key = key.format(d=start["token"])
+    if isinstance(value, dict) and "run" in value:
+        value = {**start, **value}
+    task.rows.enter(key, value)
+    error = task.try_().error
+    assert key in str(error), repr(error)
+
+
+def test_the_last_try_does_not_promise_a_next_one(world, monkeypatch):
+    task = world(waits(retries=0))
+    task.try_()
+    assert task.flow.says("success") == 200
+    broken(monkeypatch)
+    error = str(task.try_().error)
+    assert task.state == "failed"
+    assert "the next try goes on" not in error, error
+    assert "Run 1001 was started.\nA run was started." not in error, "it says it twice"
