@@ -57,7 +57,7 @@ class Promises:
         ):
             return "a task waits for a run that can never go on"
         counting = {start.token for start in s.starts if start.max_tries == s.max_tries}
-        if is_green and "again" not in self.on and self._succeeded(s, counting - {token}):
+        if is_green and self._succeeded(s, counting - {token}):
             return "a successful end is lost"
         return ""
 
@@ -94,6 +94,10 @@ class Promises:
             claim = s.said(t.step[1]).claim if t.step[1] != NOBODY else None
             if claim and claim.run_id != run_id(t.step[2]):
                 return "a task returns another run than the one that has claimed"
+        gives_up = name == "finish" and t.task == "failed" and t.kills == s.kills
+        counting = {s.last.token} if s.last and s.counts(s.last.token) else set()
+        if gives_up and self._succeeded(s, counting):
+            return "a successful end is lost: the task fails"
         if t.step[0] != "send" or name not in ("start", "check"):
             return ""
         before = {start.token for start in s.starts if start.max_tries == s.max_tries} - {NOBODY}

@@ -207,6 +207,8 @@ class Task(Rules):
             return True
         if "no-find" in self.on and seen.is_closed:
             return True
+        if "hasty" in self.on and numbered(seen.spoken).has_begun:
+            return True
         decision = self._decision(s, seen, is_resumed=is_resumed)
         is_first = s.execution == 0 and not is_resumed
         is_own = is_resumed and seen.start is not None and seen.start.execution == s.execution

@@ -50,6 +50,7 @@ LEAVE_OUT = {
     "all-nothing": "a try whose request is in doubt writes no outcome",
     "no-look": "once the outcome is written, the task looks which run has claimed",
     "no-probe": "before what was not seen decides anything, the task writes a probe, and reads again",
+    "hasty": "so it does also where the run that it sees has begun, and failed",
     "no-find": "so it does after it has closed a start",
     "over": "after a Clear that left max_tries, the task does not start over",
     "enter-other": "a run that a person entered must be the last start's",
