@@ -58,6 +58,9 @@ class Server:
                     connection.sendall(part)
 
     def close(self) -> None:
+        # Closed alone, it would go on accepting, and then for whatever gets the same descriptor.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
 
