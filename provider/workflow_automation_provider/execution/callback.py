@@ -104,7 +104,9 @@ _WORDS: dict[str, type[Said]] = {
     "success": Ended,
     "failed": Ended,
 }
-_FIELDS = ("status", *dict.fromkeys(name for word in _WORDS.values() for name in word._fields))
+_FIELDS = tuple(
+    dict.fromkeys(["status", *(name for word in _WORDS.values() for name in word._fields)])
+)
 """All fields, in the order of the documentation."""
 
 

@@ -199,8 +199,9 @@ def test_what_is_said_is_without_the_token(text, encode):
 @pytest.mark.parametrize(
     "make", [lambda token: {"status": token}, lambda token: {"status": "success", token: 1}]
 )
-def test_what_is_rejected_shows_no_more_of_the_token_than_its_task(make):
+def test_what_is_rejected_shows_nothing_of_what_was_sent(make):
+    """It is stored, and people read it."""
     token = new_token(uuid4())
-    with pytest.raises(ValueError, match=token[:15]) as error:
+    with pytest.raises(ValueError, match="expected") as error:
         read(json.dumps(make(token)).encode())
-    assert token[:22] not in str(error.value)
+    assert token[:8] not in str(error.value)

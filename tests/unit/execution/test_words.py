@@ -92,7 +92,7 @@ def enters_what_is_none(tries):
 
 
 def forgets(tries):
-    tries.store.lost = ["workflow_automation_start/1/0", "workflow_automation_probe"]
+    tries.store.lost = ["workflow_automation_start/1/0", *["workflow_automation_probe"] * 2]
 
 
 def airflow(**settings):
