@@ -15,7 +15,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.errors import task_error
-from workflow_automation_provider.execution.ledger import Asked
+from workflow_automation_provider.execution.ledger import StartOptions
 from workflow_automation_provider.execution.record import StartRecord
 from workflow_automation_provider.execution.retry import SendRetrier
 from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter, request_digest
@@ -86,8 +86,10 @@ def trigger_flow_once(
         _check_name(name)
         record = StartRecord(context, name)
         record.use()
-        asked = Asked(record.max_tries, request_digest(inputs, flow_id), True, on_unknown_start)
-        starter = RunStarter(record, hook, SendRetrier(send_retry_timeout, hook.log), asked)
+        options = StartOptions(
+            record.max_tries, request_digest(inputs, flow_id), True, on_unknown_start
+        )
+        starter = RunStarter(record, hook, SendRetrier(send_retry_timeout, hook.log), options)
 
         def prepare() -> tuple[Request, dict[str, str]]:
             # Only now, so that an error can mention what an earlier try did.

@@ -79,7 +79,7 @@ class Deployment(Airflow):
             self.miss_heartbeats(found.pid)
 
     def miss_heartbeats(self, pid: int) -> None:
-        """Have Airflow miss the heartbeats of a task's process now: those of a supervisor that was killed or frozen."""
+        """Have Airflow miss the heartbeats of a task's process now: those of a supervisor that was killed or revoked."""
         runs = "pid = ? AND state IN ('running', 'restarting')"
         self._update("last_heartbeat_at", runs, OLD_HEARTBEAT, pid)
 

@@ -112,8 +112,8 @@ def test_two_runs_of_one_start(task: WaitingTask, say: Say) -> None:
         )
         found = at_once(*calls)
         assert sorted(found) == [200, 404]
-        assert task.spoken.run_ids == {str(found.index(200))}
-        assert task.spoken.refused == (str(found.index(404)),)
+        assert task.reports.run_ids == {str(found.index(200))}
+        assert task.reports.refused == (str(found.index(404)),)
 
 
 @pytest.mark.parametrize("status", ["started", "success"])
@@ -123,7 +123,7 @@ def test_close(task: WaitingTask, say: Say, status: str) -> None:
         begin_again(task)
         found, closed = at_once(partial(say, task.url, status), task.close)
         assert found == (200 if closed.has_begun else 503)
-        assert task.spoken == closed
+        assert task.reports == closed
 
 
 def test_entered_run_is_told_to_stop(task: WaitingTask, say: Say) -> None:
@@ -132,10 +132,10 @@ def test_entered_run_is_told_to_stop(task: WaitingTask, say: Say) -> None:
         begin_again(task)
         assert say(task.url, "started", run_id="7") == 200
         clear(task)
-        told, spoken = at_once(
+        told, reports = at_once(
             partial(say, task.url, "running", server=1, run_id="7"), partial(task.enter_run, "7")
         )
-        assert told == (404 if spoken.stopped else 200)
+        assert told == (404 if reports.stopped else 200)
         assert say(task.url, run_id="7") == told
 
 

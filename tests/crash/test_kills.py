@@ -1,5 +1,5 @@
 """
-kill -9 of a task, of its supervisor, of both, and a try that is frozen: never a second run, and none that nobody knows of.
+kill -9 of a task, of its supervisor, of both, and a try that is revoked: never a second run, and none that nobody knows of.
 
 ``tests/unit/test_every_kill.py`` has all moments, in a process of its own; here Airflow finds what was killed.
 """

@@ -116,29 +116,29 @@ class World(Task, Endpoint):
         if "gone" in self.on and not s.is_gone and s.locked is None:
             is_sending = s.step[0] in ("send", "run", "unidentified", "nothing")
             t = s if is_sending else s.now("ended")
-            t = self._forgotten(t)._replace(late=frozenset(), entered=NOBODY, marks=1)
+            t = self._forgotten(t)._replace(late=frozenset(), adopted=NOBODY, marks=1)
             yield t._replace(is_gone=True, task="failed", clears=self.size.clears)
 
     def _forgotten(self, s: State) -> State:
         """The state without entries."""
         nothing: frozenset[Any] = frozenset()
         return s._replace(
-            starts=nothing, outcomes=nothing, frozen=nothing, spoken=(0,) * len(s.spoken)
+            starts=nothing, outcomes=nothing, revoked=nothing, reports=(0,) * len(s.reports)
         )
 
     # People -------------------------------------------------------------------------------------------------
 
     def _person(self, s: State) -> Iterator[State]:
         """A person enters a run, marks the task, or clears it."""
-        if "enter-now" in self.on and s.task == "retry" and s.entered == NOBODY and not s.is_gone:
+        if "enter-now" in self.on and s.task == "retry" and s.adopted == NOBODY and not s.is_gone:
             for run in self._found(s):
-                yield s._replace(entered=run)
+                yield s._replace(adopted=run)
         if not self.is_free(s) or s.is_gone:
             return
         if "marks" in self.on and not s.marks and s.task in ("running", "parked", "retry"):
             for task in ("success", "failed"):
                 step = ("ended",) if s.step[0] in ("begin", "parked") else s.step
-                yield s._replace(task=task, marks=1, step=step, entered=self.stays(s))
+                yield s._replace(task=task, marks=1, step=step, adopted=self.stays(s))
         if s.clears < self.size.clears:
             yield from self._clears(s)
 
@@ -155,7 +155,7 @@ class World(Task, Endpoint):
             execution=s.execution + 1,
             clears=s.clears + 1,
             runs=tuple(run._replace(does=old.get(run.does, run.does)) for run in s.runs),
-            entered=self.stays(s),
+            adopted=self.stays(s),
         )
         if "restarts" in self.on and s.task == "running":
             # Its process can neither read nor write any more.
@@ -168,7 +168,7 @@ class World(Task, Endpoint):
         yield cleared[0]
         if "enter" in self.on and s.task in ("failed", "success"):
             for run in self._found(s):
-                yield from (t._replace(entered=run) for t in cleared)
+                yield from (t._replace(adopted=run) for t in cleared)
 
     def _found(self, s: State) -> list[int]:
         """The runs that a person may enter."""

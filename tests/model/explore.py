@@ -116,8 +116,8 @@ def story(path: Sequence[State]) -> str:
         changed = {
             name: new for name, new in after._asdict().items() if new != getattr(before, name)
         }
-        if "spoken" in changed:
-            changed["spoken"] = [after.said(token) for token in range(len(after.spoken))]
+        if "reports" in changed:
+            changed["reports"] = [after.said(token) for token in range(len(after.reports))]
         lines.append("  ".join(f"{name}={_shown(value)}" for name, value in changed.items()))
     return "\n".join(lines)
 

@@ -33,7 +33,7 @@ class Promises:
         if s.step[0] not in ("done", "parked"):
             return ""
         token, is_green = s.step[1], s.step[0] == "done"
-        has_said = token != NOBODY and token < len(s.spoken)
+        has_said = token != NOBODY and token < len(s.reports)
         end = s.said(token).end if has_said else None
         is_stopped = has_said and s.said(token).stopped is not None
         own = [run.does for run in s.runs if run.token == token]
@@ -51,9 +51,9 @@ class Promises:
             return "a task returns another run than the one that works"
         if (
             not is_green
-            and token in s.frozen
+            and token in s.revoked
             and not s.said(token).has_begun
-            and "stale-freeze" in self.on
+            and "stale-revoke" in self.on
         ):
             return "a task waits for a run that can never go on"
         counting = {start.token for start in s.starts if start.max_tries == s.max_tries}
@@ -127,11 +127,11 @@ class Promises:
         if self.on & {"deletes", "no-id"} or s.is_gone:
             return True  # the entries were deleted; or nothing tells two runs of one token apart
         token, does, _ = s.runs[number]
-        giver = self.world.giver(s, token)
-        if giver is None:
+        issuer = self.world.issuer(s, token)
+        if issuer is None:
             return False
-        spoken = s.said(token)
-        if run_id(number) in spoken.run_ids.union(spoken.refused) or spoken.stopped:
+        reports = s.said(token)
+        if run_id(number) in reports.run_ids.union(reports.refused) or reports.stopped:
             return True
         if any(start.run == number for start in s.starts):
             return True

@@ -4,7 +4,7 @@ The rules: what the task and the endpoint do, as the specification says.
 What is decided, the engine's own code decides, here as in Airflow: ``decide`` and ``why_not`` of ``execution/ledger.py`` for
 the task, ``decide`` of ``plugins/decision.py`` for the endpoint. The model has the steps between: what is read, written and
 sent, in the order of ``execution/start.py``, ``record.py``, ``wait.py`` and ``plugins/metadata.py``. A word such as
-``no-freeze`` leaves one rule out.
+``no-revoke`` leaves one rule out.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Rules:
         self.why_not = cache(self._why_not)
         self.endpoint_decides = cache(self._endpoint_decides)
 
-    def giver(self, s: State, token: int) -> Start | None:
+    def issuer(self, s: State, token: int) -> Start | None:
         """Return the start that gave out a token; one with a run that a person entered only refers to it."""
         starts = (
             x for x in s.starts if x.token == token and (x.run == NOBODY or "last-lock" in self.on)
@@ -74,7 +74,7 @@ class Rules:
         return (
             s.locked is not None
             and kind == "start"
-            and what == s.locked.giver
+            and what == s.locked.issuer
             and "no-lock" not in self.on
         )
 
@@ -88,36 +88,38 @@ class Rules:
         if kind == "outcome":
             outcomes = frozenset(x for x in s.outcomes if x.execution != what.execution)
             return s._replace(outcomes=outcomes | {what})
-        return s._replace(frozen=s.frozen | {what})
+        return s._replace(revoked=s.revoked | {what})
 
     def read(self, s: State, start: Start | None) -> Known:
         """What the task reads of a start."""
         if start is None:
             return Known()
-        said = s.spoken[start.token] if start.token != NOBODY and self.has_url else 0
-        return Known(start, s.outcome(start), said, start.token in s.frozen, False, self.has_url)
+        said = s.reports[start.token] if start.token != NOBODY and self.has_url else 0
+        return Known(start, s.outcome(start), said, start.token in s.revoked, False, self.has_url)
 
     # What is decided, by the engine's code ------------------------------------------------------------------
 
     def _ledger_decides(
-        self, known: Known, max_tries: int, entered: int, is_resumed: bool
+        self, known: Known, max_tries: int, adopted: int, is_resumed: bool
     ) -> Decision:
         """Ask the ledger what to do."""
         outcome = known.outcome
         if outcome and outcome.kind == "unidentified" and "odd-sends" in self.on:
             known = known._replace(outcome=None)
         again = "again" in self.on and not is_resumed
-        asked = ledger.Asked(max_tries, on_unknown_start=self.policy, replaces_failed=again)
-        return ledger.decide(known.facts(), asked, None if entered == NOBODY else run_id(entered))
+        options = ledger.StartOptions(
+            max_tries, on_unknown_start=self.policy, replaces_failed=again
+        )
+        return ledger.decide(known.facts(), options, None if adopted == NOBODY else run_id(adopted))
 
     def _why_not(self, run: int, last: Known, others: tuple[Known, ...]) -> str | None:
         """Ask the ledger whether the task can continue with a run that a person entered."""
-        spoken = numbered(last.spoken)
+        reports = numbered(last.reports)
         if "enter-refused" in self.on:
-            last = last._replace(spoken=number_of(spoken._replace(refused=())))
+            last = last._replace(reports=number_of(reports._replace(refused=())))
         if "enter-ended" in self.on:
-            last = last._replace(spoken=number_of(spoken._replace(end=None)))
-        if "enter-other" in self.on and not spoken.stopped:
+            last = last._replace(reports=number_of(reports._replace(end=None)))
+        if "enter-other" in self.on and not reports.stopped:
             return None
         return ledger.why_not(
             run_id(run), last.facts(), [*filter(None, (other.facts() for other in others))]
@@ -127,30 +129,30 @@ class Rules:
         self, word: Literal["started", "success", "failed"], run: int, seen: tuple[Any, ...]
     ) -> tuple[Verdict, int]:
         """Ask the endpoint what to say, and what is then recorded as said."""
-        number, is_last, is_current, is_frozen, entered, task = seen
+        number, is_last, is_current, is_revoked, adopted, task = seen
         on, before = self.on, numbered(number)
         name = None if "no-id" in on else run_id(run)
         said = Started(name) if word == "started" else Ended(word, run_id=name)
         is_claim, end = isinstance(said, Started), before.end
         is_own_end = end is not None and end.run_id == name
         has_failed = end is not None and end.status == "failed"
-        if "end-frozen" in on and not is_claim:
-            is_frozen = False
+        if "end-revoked" in on and not is_claim:
+            is_revoked = False
         if "failed-words" in on and is_claim and is_own_end and has_failed:
             before = before._replace(end=None)
         saw = Seen(
-            spoken=before,
+            reports=before,
             is_last=is_last,
             is_current=is_current,
-            is_frozen=is_frozen,
+            is_revoked=is_revoked,
             waits=self.waits,
-            entered=None if entered == NOBODY else run_id(entered),
+            adopted=None if adopted == NOBODY else run_id(adopted),
             task=_SEEN.get(task, task),
         )
-        decides = is_claim and is_frozen and not before.claim
-        if "frozen-first" in on and decides and task not in ("parked", "success"):
+        decides = is_claim and is_revoked and not before.claim
+        if "revoked-first" in on and decides and task not in ("parked", "success"):
             return Verdict.WAIT, number
-        if "stale-freeze" in on and decides and saw.is_wanted:
+        if "stale-revoke" in on and decides and saw.is_wanted:
             saw = replace(saw, task="running")
         verdict, after = decision.decide(said, saw, NOW)
         is_stop = after.stopped and not before.stopped
@@ -193,9 +195,9 @@ class Task(Rules):
         t = s._replace(blind=True)
         hidden = [
             self.read(t, max(s.starts - {s.last}, default=None)),
-            known._replace(spoken=0),
+            known._replace(reports=0),
             known._replace(outcome=None),
-            known._replace(is_frozen=False),
+            known._replace(is_revoked=False),
         ]
         for seen in hidden:
             if self._is_acted_on(t, seen, is_resumed=is_resumed):
@@ -207,7 +209,7 @@ class Task(Rules):
             return True
         if "no-find" in self.on and seen.is_closed:
             return True
-        if "hasty" in self.on and numbered(seen.spoken).has_begun:
+        if "hasty" in self.on and numbered(seen.reports).has_begun:
             return True
         decision = self._decision(s, seen, is_resumed=is_resumed)
         is_first = s.execution == 0 and not is_resumed
@@ -215,7 +217,7 @@ class Task(Rules):
         return ledger.is_certain(
             decision,
             seen.facts(),
-            is_entered=s.entered != NOBODY,
+            is_adopted=s.adopted != NOBODY,
             is_first=is_first,
             is_own=is_own,
         )
@@ -223,8 +225,8 @@ class Task(Rules):
     def _decision(self, s: State, known: Known, *, is_resumed: bool = False) -> Decision:
         max_tries = NOBODY if s.is_over else s.max_tries
         was_cleared = known.start is not None and known.start.max_tries != s.max_tries
-        entered = s.entered if was_cleared or not is_resumed else NOBODY
-        return self.ledger_decides(known, max_tries, entered, is_resumed)
+        adopted = s.adopted if was_cleared or not is_resumed else NOBODY
+        return self.ledger_decides(known, max_tries, adopted, is_resumed)
 
     def _resume(self, s: State) -> Iterator[State]:
         """Read what a retry reads, and decide; but send nothing, unless a person has cleared the task."""
@@ -234,10 +236,10 @@ class Task(Rules):
     def _decided(self, s: State, known: Known, *, is_resumed: bool = False) -> Iterator[State]:
         """Do what the ledger decides."""
         match self._decision(s, known, is_resumed=is_resumed), known.start:
-            case Decision.ENTER, _:
+            case Decision.ADOPT, _:
                 yield self._enters(s, known)
-            case Decision.CLOSE, _:
-                yield s.now("freeze", known._replace(spoken=0))
+            case Decision.REVOKE, _:
+                yield s.now("revoke", known._replace(reports=0))
             case Decision.SEND, start:
                 was_cleared = start is not None and start.max_tries != s.max_tries
                 yield s.now("new") if was_cleared or not is_resumed else s.now("ended")
@@ -251,60 +253,60 @@ class Task(Rules):
     def _enters(self, s: State, last: Known) -> State:
         """Continue with the run that a person entered, if it may be that of the last start."""
         others = tuple(self.read(s, start) for start in sorted(s.starts - {s.last}, reverse=True))
-        if self.why_not(s.entered, last, others) or (last.start is None and self.waits):
-            return s._replace(step=("ended",), entered=self.stays(s))
+        if self.why_not(s.adopted, last, others) or (last.start is None and self.waits):
+            return s._replace(step=("ended",), adopted=self.stays(s))
         token = last.start.token if last.start and self.has_url else NOBODY
-        if "enter-other" in self.on and token != s.runs[s.entered].token:
+        if "enter-other" in self.on and token != s.runs[s.adopted].token:
             token = NOBODY
-        return s.now("enter", token, s.entered)
+        return s.now("enter", token, s.adopted)
 
     def stays(self, s: State) -> int:
         """The run that a person has entered, once the task has failed because of it."""
-        return s.entered if "entry-stays" in self.on else NOBODY
+        return s.adopted if "entry-stays" in self.on else NOBODY
 
     def _enter(self, s: State, token: int, run: int) -> Iterator[State]:
         """Write a start with the run that a person entered."""
         start = Start(s.execution, token, s.max_tries, run)
-        then = ("touch_entered", token, self.giver(s, token) or s.last)
+        then = ("touch_entered", token, self.issuer(s, token) or s.last)
         for t in self.write(s, ("start", start), then):
             is_deleted = t.execution == s.execution and "entry-stays" not in self.on
-            yield t._replace(entered=NOBODY) if is_deleted else t
+            yield t._replace(adopted=NOBODY) if is_deleted else t
 
-    def _touch_entered(self, s: State, token: int, giver: Start | None) -> Iterator[State]:
+    def _touch_entered(self, s: State, token: int, issuer: Start | None) -> Iterator[State]:
         """Write the start that gave out the token once more: a stop that has begun is decided by the start before."""
-        if giver is None or "enter-touch" in self.on:
+        if issuer is None or "enter-touch" in self.on:
             yield s.now("take", token)
         else:
-            yield from self.write(s, ("start", giver), ("take", token))
+            yield from self.write(s, ("start", issuer), ("take", token))
 
     # Close a start ------------------------------------------------------------------------------------------
 
-    def _freeze(self, s: State, known: Known) -> Iterator[State]:
-        if "no-freeze" in self.on:
+    def _revoke(self, s: State, known: Known) -> Iterator[State]:
+        if "no-revoke" in self.on:
             yield s.now("touch", known)
         else:
-            yield from self.write(s, ("frozen", known.token), ("touch", known))
+            yield from self.write(s, ("revoked", known.token), ("touch", known))
 
     def _touch(self, s: State, known: Known) -> Iterator[State]:
         """Write the start that gave out the token once more: this waits for what the endpoint has begun."""
         if "no-touch" in self.on:
             yield s.now("look", known)
         else:
-            giver = self.giver(s, known.token) or known.start
-            yield from self.write(s, ("start", giver), ("look", known))
+            issuer = self.issuer(s, known.token) or known.start
+            yield from self.write(s, ("start", issuer), ("look", known))
 
     def _look(self, s: State, known: Known) -> Iterator[State]:
         """Read what the run has said, and decide again; an execution that closes its own start never sends another."""
-        closed = known._replace(spoken=s.spoken[known.token], is_frozen=True, is_closed=True)
+        closed = known._replace(reports=s.reports[known.token], is_revoked=True, is_closed=True)
         yield from self._looked(s, closed)
-        if "blind" in self.on and not s.blind and closed.spoken:
-            t, seen = s._replace(blind=True), closed._replace(spoken=0)
+        if "blind" in self.on and not s.blind and closed.reports:
+            t, seen = s._replace(blind=True), closed._replace(reports=0)
             if self._is_acted_on(t, seen):
                 yield from self._looked(t, seen)
 
     def _looked(self, s: State, closed: Known) -> Iterator[State]:
         """Go on with what was seen of a start that is closed."""
-        if numbered(closed.spoken).has_begun:
+        if numbered(closed.reports).has_begun:
             yield from self._returned(s, closed.token)
         elif closed.start and closed.start.execution == s.execution:
             yield s.now("ended")
@@ -317,13 +319,13 @@ class Task(Rules):
         """Begin a start."""
         if s.token + 1 >= self.size.tokens:
             return
-        yield s._replace(token=s.token + 1, step=("start",), spoken=(*s.spoken, 0))
+        yield s._replace(token=s.token + 1, step=("start",), reports=(*s.reports, 0))
 
     def _start(self, s: State) -> Iterator[State]:
         """Record the start."""
         then = (
             ("check",)
-            if "marks" in self.on and "no-check" not in self.on and s.frozen
+            if "marks" in self.on and "no-check" not in self.on and s.revoked
             else ("send",)
         )
         for t in self.write(s, ("start", self._own(s)), then):
@@ -345,7 +347,7 @@ class Task(Rules):
             # It cannot be recorded: a task that would wait closes the start.
             own = Known(self._own(s))
             is_own = ("finish", s.token, run, None, False)
-            yield s.now("freeze", own) if self.waits else s.now(*is_own)
+            yield s.now("revoke", own) if self.waits else s.now(*is_own)
 
     def _doubt(self, s: State) -> Iterator[State]:
         """Take the run if it has begun; else leave the start to the next try, or close it where none would do so."""
@@ -354,12 +356,12 @@ class Task(Rules):
             return
         if self.policy != "fail":
             yield from self.retried(s)
-        yield s.now("freeze", Known(self._own(s))) if self.has_url else s.now("ended")
+        yield s.now("revoke", Known(self._own(s))) if self.has_url else s.now("ended")
 
     def _unidentified(self, s: State) -> Iterator[State]:
         """Record that the response does not say which run was started; it may have claimed."""
         is_closed = self.has_url and "odd-open" not in self.on
-        then = ("freeze", Known(self._own(s))) if is_closed else ("ended",)
+        then = ("revoke", Known(self._own(s))) if is_closed else ("ended",)
         yield from self.write(s, ("outcome", Outcome(s.execution, "unidentified", s.token)), then)
 
     def _nothing(self, s: State) -> Iterator[State]:
@@ -374,7 +376,7 @@ class Task(Rules):
             yield from self._returned(s, s.token)
         else:
             is_open = not self.has_url or "nothing-open" in self.on
-            yield s.now("ended") if is_open else s.now("freeze", Known(self._own(s)))
+            yield s.now("ended") if is_open else s.now("revoke", Known(self._own(s)))
             yield from self.retried(s)
 
     # The run of the task, and its end -----------------------------------------------------------------------
@@ -385,17 +387,17 @@ class Task(Rules):
 
     def _take(self, s: State, token: int) -> Iterator[State]:
         """Read what the run has said; fail if a person entered it, and it was refused, or another one has the task."""
-        spoken = s.said(token) if self.has_url and token != NOBODY else numbered(0)
-        end = spoken.end and spoken.end.status
-        entered = s.last.run if s.last else NOBODY
-        if entered != NOBODY:
-            others = spoken.run_ids - {run_id(entered)} if "enter-ended" not in self.on else ()
-            if others or (run_id(entered) in spoken.refused and "enter-refused" not in self.on):
+        reports = s.said(token) if self.has_url and token != NOBODY else numbered(0)
+        end = reports.end and reports.end.status
+        adopted = s.last.run if s.last else NOBODY
+        if adopted != NOBODY:
+            others = reports.run_ids - {run_id(adopted)} if "enter-ended" not in self.on else ()
+            if others or (run_id(adopted) in reports.refused and "enter-refused" not in self.on):
                 yield s.now("ended")
                 return
         outcome = s.outcome(s.last) if s.last else None
-        run = int(spoken.run_id) if spoken.run_id else outcome.run if outcome else entered
-        yield s.now("finish", token, run, end, spoken.stopped is not None)
+        run = int(reports.run_id) if reports.run_id else outcome.run if outcome else adopted
+        yield s.now("finish", token, run, end, reports.stopped is not None)
 
     def _finish(
         self, s: State, token: int, run: int, end: str | None, is_stopped: bool
@@ -469,7 +471,7 @@ class Endpoint(Rules):
 
     def commit(self, s: State, decided: Decided) -> State:
         """The state with what was decided."""
-        t = s._replace(locked=None, loose=None).with_said(decided.token, decided.spoken)
+        t = s._replace(locked=None, loose=None).with_said(decided.token, decided.reports)
         return t.with_run(decided.run, decided.then)
 
     def hear(
@@ -477,25 +479,25 @@ class Endpoint(Rules):
     ) -> Iterator[State]:
         """Yield what comes of a word of a run: *started*, or how it ended."""
         token, does, _ = s.runs[run]
-        giver, last = self.giver(s, token), s.last
+        issuer, last = self.issuer(s, token), s.last
         stopped = does if does in ("success", "failed") else "stopped"
-        if giver is None or last is None:
+        if issuer is None or last is None:
             yield s.with_run(run, stopped)  # no start gave out this token
             return
         is_last = last.token == token
-        is_current, entered = s.counts(token), last.run if is_last else NOBODY
-        seen = (s.spoken[token], is_last, is_current, token in s.frozen, entered, s.task)
+        is_current, adopted = s.counts(token), last.run if is_last else NOBODY
+        seen = (s.reports[token], is_last, is_current, token in s.revoked, adopted, s.task)
         verdict, after = self.endpoint_decides(word, run, seen)
         if verdict is Verdict.WAIT:
             return
         has_ended = verdict is Verdict.END
         then = "works" if verdict is Verdict.GO_ON else word if has_ended else stopped
-        if after == s.spoken[token]:
+        if after == s.reports[token]:
             yield s.with_run(run, then)
             return
         is_loose = (
             "no-stop-lock" in self.on and word == "started" and numbered(after).stopped is not None
         )
         is_loose = is_loose or ("no-end-lock" in self.on and has_ended)
-        pending = Decided(token, run, after, then, giver)
+        pending = Decided(token, run, after, then, issuer)
         yield s._replace(loose=pending) if is_loose else s._replace(locked=pending)

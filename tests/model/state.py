@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from workflow_automation_provider.execution import ledger
-from workflow_automation_provider.execution.ledger import Facts, Spoken
+from workflow_automation_provider.execution.ledger import Facts, RunReports
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
 
 
 Entry = tuple[str, Any]
-"""What the task writes: *start*, *outcome* or *frozen*, and its content."""
+"""What the task writes: *start*, *outcome* or *revoked*, and its content."""
 
 
 class Decided(NamedTuple):
@@ -45,9 +45,9 @@ class Decided(NamedTuple):
 
     token: int
     run: int
-    spoken: int
+    reports: int
     then: str
-    giver: Start | None
+    issuer: Start | None
 
 
 class Run(NamedTuple):
@@ -72,7 +72,7 @@ class State(NamedTuple):
     """
     One state.
 
-    :param spoken: what ``run/{token}`` says, for each token: a number of :func:`spoken`
+    :param reports: what ``run/{token}`` says, for each token: a number of :func:`reports`
     :param locked: what the endpoint is about to commit
     :param loose: the same without the locks, where that is left out
     :param task: running, restarting, parked, retry, failed, success: as Airflow has it
@@ -80,14 +80,14 @@ class State(NamedTuple):
     :param late: writes that will be carried out again
     :param orphans: tokens that a killed process may still send
     :param is_over: whether the task takes what it reads to be of before a Clear
-    :param entered: the run that a person has entered
+    :param adopted: the run that a person has entered
     :param blind: how often a read has found nothing where there is something
     """
 
     starts: frozenset[Start] = frozenset()
     outcomes: frozenset[Outcome] = frozenset()
-    frozen: frozenset[int] = frozenset()
-    spoken: tuple[int, ...] = ()
+    revoked: frozenset[int] = frozenset()
+    reports: tuple[int, ...] = ()
     locked: Decided | None = None
     loose: Decided | None = None
     runs: tuple[Run, ...] = ()
@@ -99,7 +99,7 @@ class State(NamedTuple):
     late: frozenset[Entry] = frozenset()
     orphans: frozenset[int] = frozenset()
     is_over: bool = False
-    entered: int = NOBODY
+    adopted: int = NOBODY
     kills: int = 0
     clears: int = 0
     marks: int = 0
@@ -111,12 +111,12 @@ class State(NamedTuple):
         """The last start."""
         return max(self.starts) if self.starts else None
 
-    def said(self, token: int) -> Spoken:
+    def said(self, token: int) -> RunReports:
         """What ``run/{token}`` says."""
-        return _SPOKEN[self.spoken[token]]
+        return _SPOKEN[self.reports[token]]
 
     def with_said(self, token: int, number: int) -> State:
-        return self._replace(spoken=(*self.spoken[:token], number, *self.spoken[token + 1 :]))
+        return self._replace(reports=(*self.reports[:token], number, *self.reports[token + 1 :]))
 
     def with_run(self, number: int, does: str) -> State:
         """The state in which a run does something else."""
@@ -141,19 +141,19 @@ class State(NamedTuple):
         return self._replace(step=(step, *more))
 
 
-_SPOKEN: list[Spoken] = [ledger.NOTHING_SAID]
-_NUMBERS: dict[Spoken, int] = {ledger.NOTHING_SAID: 0}
+_SPOKEN: list[RunReports] = [ledger.NO_REPORTS]
+_NUMBERS: dict[RunReports, int] = {ledger.NO_REPORTS: 0}
 
 
-def number_of(spoken: Spoken) -> int:
+def number_of(reports: RunReports) -> int:
     """Return the number of what runs have said, which is compared faster."""
-    if spoken not in _NUMBERS:
-        _NUMBERS[spoken] = len(_SPOKEN)
-        _SPOKEN.append(spoken)
-    return _NUMBERS[spoken]
+    if reports not in _NUMBERS:
+        _NUMBERS[reports] = len(_SPOKEN)
+        _SPOKEN.append(reports)
+    return _NUMBERS[reports]
 
 
-def numbered(number: int) -> Spoken:
+def numbered(number: int) -> RunReports:
     return _SPOKEN[number]
 
 
@@ -166,8 +166,8 @@ class Known(NamedTuple):
 
     start: Start | None = None
     outcome: Outcome | None = None
-    spoken: int = 0
-    is_frozen: bool = False
+    reports: int = 0
+    is_revoked: bool = False
     is_closed: bool = False
     has_url: bool = True
 
@@ -194,7 +194,7 @@ class Known(NamedTuple):
         return Facts(
             start=start,
             outcome=outcome,
-            spoken=numbered(self.spoken),
-            is_frozen=self.is_frozen,
+            reports=numbered(self.reports),
+            is_revoked=self.is_revoked,
             is_closed=self.is_closed,
         )

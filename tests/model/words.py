@@ -39,7 +39,7 @@ MAY_HAPPEN = {
 LEAVE_OUT = {
     # The task.
     "one-key": "each start has a key of its own",
-    "no-freeze": "to close a start, the task writes frozen",
+    "no-revoke": "to close a start, the task writes revoked",
     "no-touch": "to close a start, the task writes it once more",
     "enter-touch": "the task does so where it continues with a run that a person entered",
     "no-readback": "the task reads its start back before it sends",
@@ -62,11 +62,11 @@ LEAVE_OUT = {
     "no-end-lock": "so it does for an end",
     "last-lock": "a run that a person entered is not the start that gave out the token",
     "stop-current": "a stop is recorded also where the start no longer counts",
-    "end-frozen": "an end of a frozen start waits while the task decides",
-    "stale-freeze": "a freeze no longer counts once the task is parked or green",
+    "end-revoked": "an end of a revoked start waits while the task decides",
+    "stale-revoke": "a revoke no longer counts once the task is parked or green",
     "failed-words": "a run that said that it failed may not go on",
     "late-words": "that a run asked after its end is not recorded",
-    "frozen-first": "whether a run is wanted comes before whether its start is frozen",
+    "revoked-first": "whether a run is wanted comes before whether its start is revoked",
     "unheard": "who is refused because of another run is noted",
     "end-unheard": "an end of a start that is not the last is recorded as a stop",
 }

@@ -10,12 +10,12 @@ from uuid import uuid4
 
 from workflow_automation_provider.execution.callback import PATH, digest_of, new_token
 from workflow_automation_provider.execution.ledger import (
-    Spoken,
+    RunReports,
     Start,
     entry_of,
-    frozen_key,
+    message_key,
+    revoked_key,
     run_key,
-    word_key,
 )
 
 DAG_FILE = """
@@ -123,41 +123,41 @@ class WaitingTask:
         key = f"workflow_automation_start/{start.try_number}/{start.number}"
         self.rows.enter(key, entry_of(start))
 
-    def freeze(self) -> None:
+    def revoke(self) -> None:
         """Have no run claim the start, as the task does where it is in doubt."""
-        self.rows.enter(frozen_key(digest_of(self.token)), {"at": datetime.now(UTC).isoformat()})
+        self.rows.enter(revoked_key(digest_of(self.token)), {"at": datetime.now(UTC).isoformat()})
 
-    def close(self) -> Spoken:
+    def close(self) -> RunReports:
         """Close the last start, and return what its run has said."""
-        self.freeze()
+        self.revoke()
         self._write(self.start)
-        return self.spoken
+        return self.reports
 
-    def enter_run(self, run_id: str) -> Spoken:
+    def enter_run(self, run_id: str) -> RunReports:
         """Continue with the run that a person entered for the last start, and return what that has said."""
         before = self.start
         self.write_start(
             run={"run_id": run_id},
             token=before.token,
-            giver=before.place,
+            issuer=before.place,
             completion_timeout=before.completion_timeout,
         )
         self._write(before)
-        return self.spoken
+        return self.reports
 
     @property
     def url(self) -> str:
         return f"{PATH}?token={self.token}"
 
     @property
-    def spoken(self) -> Spoken:
+    def reports(self) -> RunReports:
         """What the run has said, and was told."""
-        return Spoken.of(self.read(run_key(digest_of(self.token))))
+        return RunReports.of(self.read(run_key(digest_of(self.token))))
 
     @property
     def word(self) -> Any:
         """The last word of the run, None if there is none."""
-        return self.read(word_key(digest_of(self.token)))
+        return self.read(message_key(digest_of(self.token)))
 
     def clear(self) -> None:
         """Clear it, as a person does."""

@@ -156,7 +156,7 @@ def say(airflow: Airflow, message: str, progress: float) -> None:
         airflow,
         "nightly_report",
         WAITING,
-        f"word/{DIGEST}",
+        f"message/{DIGEST}",
         message=message,
         progress=progress,
         at=ago(3),

@@ -125,7 +125,7 @@ def test_a_word_that_is_not_found_at_once_is_no_silence(world):
     lost: list[str] = []
 
     def at(call):
-        if call.name.startswith("workflow_automation_word/") and not lost:
+        if call.name.startswith("workflow_automation_message/") and not lost:
             lost.append(call.name)
             assert task.flow.says("started") == 200
             Event().wait(2)  # the time.sleep() of a task takes none here

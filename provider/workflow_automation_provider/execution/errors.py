@@ -179,10 +179,10 @@ def how_to_continue(run_id: str | None = None, name: str = "") -> str:
     :param name: the name of a start within the task
     """
     # Not at the top: each DAG file imports this module.
-    from workflow_automation_provider.execution.ledger import ENTERED
+    from workflow_automation_provider.execution.ledger import ADOPTED
 
     value = json.dumps(run_id or "RUN_ID", ensure_ascii=False)
-    key = f"{ENTERED}/{name}" if name else ENTERED
+    key = f"{ADOPTED}/{name}" if name else ADOPTED
     return (
         "continue with that run.\n"
         "A Clear alone starts another one: enter the run_id first, then clear the task.\n"

@@ -26,7 +26,7 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
 )
 from workflow_automation_provider.execution.callback import PATH, digest_of, new_token
-from workflow_automation_provider.execution.ledger import Asked
+from workflow_automation_provider.execution.ledger import StartOptions
 from workflow_automation_provider.execution.record import StartRecord
 from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter, redactor_for
 from workflow_automation_provider.execution.wait import CompletionWait, usable_connection
@@ -146,7 +146,7 @@ class FlowRun:
         self.uploaded: Sequence[Element] = ()
         """What this process uploaded, for lineage."""
         self._record = StartRecord(context)
-        asked = Asked(
+        options = StartOptions(
             self._record.max_tries,
             request,
             on_unknown_start=on_unknown_start,
@@ -157,7 +157,7 @@ class FlowRun:
             self._record,
             hook,
             retrier,
-            asked,
+            options,
             claim_timeout=claim_timeout,
             completion_timeout=completion_timeout if wait_for_completion else None,
             heartbeat_timeout=heartbeat_timeout if wait_for_completion else None,
@@ -270,7 +270,7 @@ class FlowRun:
 
         :raises WorkflowAutomationError: if they could not be uploaded
         """
-        end = facts.spoken.end
+        end = facts.reports.end
         if end and end.status == "failed":
             self._retrier.log.warning("The run has failed: no files are uploaded.")
             return

@@ -12,11 +12,11 @@ Entry                       Written by            Says
                                                   entered. n counts the executions within one try
 ``outcome/{try}/{n}``       the same execution,   what the response said: a *run*, *nothing* was started, or a
                             once                  run is *unidentified*. In doubt, there is none
-``frozen/{hash}``           the task, once        no run may claim this start while the task decides,
+``revoked/{hash}``           the task, once        no run may claim this start while the task decides,
                                                   nor later, unless a person enters that run
 ``run/{hash}``              the endpoint          the run's claim and its end, when it was told to stop, and
                                                   which runs were refused
-``word/{hash}``             the endpoint          the last word of a run that works, and the last call that was
+``message/{hash}``             the endpoint          the last word of a run that works, and the last call that was
                                                   refused for its form: nothing is decided by it
 ==========================  ====================  ================================================================
 
@@ -34,7 +34,7 @@ Its run was told to stop, and no person entered it                     send
 Its run failed, and is to be started again                             send
 It names a run that a person entered                                   that run; an error if it was told to stop
 Its run claimed, or ended                                              that run
-Its outcome is a run, and it is not frozen                             that run
+Its outcome is a run, and it is not revoked                             that run
 It gave out no token: *nothing*                                        send
 It gave out no token: *unidentified*, or in doubt                      an error; in doubt with ``"start_again"``: send
 It is not closed                                                       close it
@@ -43,7 +43,7 @@ Closed: *unidentified*                                                 an error
 Closed: in doubt                                                       ``"fail"``: an error; otherwise send
 =====================================================================  ===========================================
 
-**Close** a start: write ``frozen``; write the start again, unchanged, which waits for the endpoint's locks;
+**Close** a start: write ``revoked``; write the start again, unchanged, which waits for the endpoint's locks;
 read ``run``. From then on no run can claim it. So until a Clear, a second start is sent only if no run of the
 first can go on, or the user accepts a second run.
 """
@@ -66,7 +66,7 @@ PREFIX = "workflow_automation_"
 START, OUTCOME = f"{PREFIX}start/", f"{PREFIX}outcome/"
 START_KEY = re.compile(rf"{START}(\d{{1,6}})/(\d{{1,6}})(?:/(.*))?", re.ASCII | re.DOTALL)
 """The key of a start: its try, its number within the try, and its name; None for the operator's own."""
-ENTERED = f"{PREFIX}run"
+ADOPTED = f"{PREFIX}run"
 """Key of the run that a person enters; that of a start by name has its name after a slash."""
 
 
@@ -75,9 +75,9 @@ def place_of(key: re.Match[str]) -> tuple[int, int]:
     return int(key[1]), int(key[2])
 
 
-def frozen_key(token: str) -> str:
+def revoked_key(token: str) -> str:
     """Return the key of the entry that closes a start, from the hash of its token."""
-    return f"{PREFIX}frozen/{token}"
+    return f"{PREFIX}revoked/{token}"
 
 
 def run_key(token: str) -> str:
@@ -85,9 +85,9 @@ def run_key(token: str) -> str:
     return f"{PREFIX}run/{token}"
 
 
-def word_key(token: str) -> str:
+def message_key(token: str) -> str:
     """Return the key of the entry with a run's last word, from the hash of its token."""
-    return f"{PREFIX}word/{token}"
+    return f"{PREFIX}message/{token}"
 
 
 class RunResult(TypedDict, total=False):
@@ -116,7 +116,7 @@ def run_result(
     return {name: value for name, value in run.items() if value is not None}  # type: ignore[return-value]  # a dict of those keys
 
 
-def entry_of(what: Start | Outcome | Spoken | Claim | End) -> dict[str, Any]:
+def entry_of(what: Start | Outcome | RunReports | Claim | End) -> dict[str, Any]:
     """Return the entry to store, as JSON values: without defaults, and without what its key says."""
     defaults = {**what._field_defaults, "try_number": what[0], "number": what[1]}
     return {
@@ -157,7 +157,7 @@ class Start(NamedTuple):
     :param heartbeat_timeout: seconds that the run may say nothing, None for as long as its end may take
     :param callback_url: where the run calls Airflow, without the token
     :param run: the run that a person entered, None if the request is sent
-    :param giver: try and number of the start that gave out the token, None if it is this one
+    :param issuer: try and number of the start that gave out the token, None if it is this one
     :param earlier: what earlier starts may have left, in words; empty if nothing
     """
 
@@ -171,7 +171,7 @@ class Start(NamedTuple):
     heartbeat_timeout: float | None = None
     callback_url: str = ""
     run: RunResult | None = None
-    giver: tuple[int, int] | None = None
+    issuer: tuple[int, int] | None = None
     conn_id: str | None = None
     flow_id: str | None = None
     earlier: str = ""
@@ -239,7 +239,7 @@ class End(NamedTuple):
     message: str | None = None
 
 
-class Spoken(NamedTuple):
+class RunReports(NamedTuple):
     """
     What the run with one token has said and was told.
 
@@ -253,13 +253,13 @@ class Spoken(NamedTuple):
     refused: Sequence[str] = ()
 
     @classmethod
-    def of(cls, entry: Mapping[str, Any] | None) -> Spoken:
+    def of(cls, entry: Mapping[str, Any] | None) -> RunReports:
         """
-        Return what an entry says; :data:`NOTHING_SAID` if there is none.
+        Return what an entry says; :data:`NO_REPORTS` if there is none.
 
         :raises Exception: if a person has damaged it
         """
-        return cls(**_read(cls, entry)) if entry else NOTHING_SAID
+        return cls(**_read(cls, entry)) if entry else NO_REPORTS
 
     @property
     def has_begun(self) -> bool:
@@ -277,11 +277,11 @@ class Spoken(NamedTuple):
         return (self.claim and self.claim.run_id) or (self.end and self.end.run_id) or None
 
 
-NOTHING_SAID = Spoken()
+NO_REPORTS = RunReports()
 """What a run has said before it speaks."""
 
 
-class LastWord(NamedTuple):
+class LastMessage(NamedTuple):
     """
     The last word of a run that works: it decides nothing but whether the run is silent.
 
@@ -297,7 +297,7 @@ class LastWord(NamedTuple):
     refusal: str = ""
 
     @classmethod
-    def of(cls, entry: Mapping[str, Any] | None) -> LastWord:
+    def of(cls, entry: Mapping[str, Any] | None) -> LastMessage:
         """Return what an entry says; a time without a time zone is taken for UTC."""
         if not entry:
             return cls()
@@ -322,7 +322,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "completion_timeout": float,
     "heartbeat_timeout": float,
     "run": lambda run: {**run},
-    "giver": lambda place: tuple(map(int, place)),
+    "issuer": lambda place: tuple(map(int, place)),
     "refused": tuple,
     "claim": lambda entry: Claim(**_read(Claim, entry)),
     "end": lambda entry: End(**_read(End, entry)),
@@ -333,14 +333,14 @@ class Facts(NamedTuple):
     """
     What is known of one start.
 
-    :param is_frozen: whether its token is frozen
+    :param is_revoked: whether its token is revoked
     :param is_closed: whether this execution has closed it
     """
 
     start: Start
     outcome: Outcome | None = None
-    spoken: Spoken = NOTHING_SAID
-    is_frozen: bool = False
+    reports: RunReports = NO_REPORTS
+    is_revoked: bool = False
     is_closed: bool = False
 
     def counts(self, max_tries: int) -> bool:
@@ -351,7 +351,7 @@ class Facts(NamedTuple):
     def known(self) -> set[str]:
         """The ids of its run, from all that is known."""
         runs = (self.start.run, self.outcome and self.outcome.run)
-        return self.spoken.run_ids | {run["run_id"] for run in runs if run and "run_id" in run}
+        return self.reports.run_ids | {run["run_id"] for run in runs if run and "run_id" in run}
 
     @property
     def is_unknown(self) -> bool:
@@ -363,7 +363,7 @@ class Facts(NamedTuple):
     def started_nothing(self) -> bool:
         """Whether no run of this start goes on: nothing was started, or it was told to stop."""
         is_denied = self.outcome is not None and self.outcome.kind == "nothing"
-        return self.spoken.stopped is not None or (is_denied and not self.spoken.has_begun)
+        return self.reports.stopped is not None or (is_denied and not self.reports.has_begun)
 
     def run(self, redactor: Redactor | None) -> RunResult:
         """
@@ -377,12 +377,12 @@ class Facts(NamedTuple):
         if self.start.flow_id:
             run.setdefault("flow_id", self.start.flow_id)
 
-        run_id = self.spoken.run_id
+        run_id = self.reports.run_id
         if run_id not in (None, run.get("run_id")):
             # The response named another run: nothing of that is kept.
             run = run_result(None, flow_id=run.get("flow_id"))
 
-        claim = self.spoken.claim
+        claim = self.reports.claim
         run_link = claim.run_link if claim else None
         if run_id and redactor and not redactor.has_key(run_id):
             run["run_id"] = run_id
@@ -405,7 +405,7 @@ class Facts(NamedTuple):
     def _what(self, redactor: Redactor | None) -> str:
         """Return what this start did, as a part of a sentence."""
         kind = self.outcome.kind if self.outcome else None
-        if kind != "run" and not self.spoken.has_begun:
+        if kind != "run" and not self.reports.has_begun:
             if kind == "unidentified":
                 return "started a run whose run_id is unknown"
             return "triggered the flow, and ended before the outcome was known. A run may have been started"
@@ -416,12 +416,12 @@ class Facts(NamedTuple):
         )
         if "run_link" in run:
             words = f"{words}, {run['run_link']}"
-        if self.spoken.end:
-            words = f"{words}, which has ended ({self.spoken.end.status})"
+        if self.reports.end:
+            words = f"{words}, which has ended ({self.reports.end.status})"
         return one_line(words)
 
 
-class Asked(NamedTuple):
+class StartOptions(NamedTuple):
     """
     What the task asks for.
 
@@ -444,43 +444,43 @@ class Decision(enum.Enum):
 
     SEND = "send"
     RETURN = "return the run of the last start"
-    ENTER = "continue with the run that a person entered"
-    CLOSE = "close the last start, and decide again"
+    ADOPT = "continue with the run that a person entered"
+    REVOKE = "revoke the token of the last start, and decide again"
     CHANGED = "report that another request was sent under this name"
     DOUBT = "report that a run may have been started"
     UNIDENTIFIED = "report that a run was started whose id is unknown"
 
 
-def decide(facts: Facts | None, asked: Asked, entered: str | None = None) -> Decision:
+def decide(facts: Facts | None, options: StartOptions, adopted: str | None = None) -> Decision:
     """
     Decide what to do, by the table above.
 
     :param facts: what is known of the last start, None if there is none
-    :param entered: the run that a person has entered
+    :param adopted: the run that a person has entered
     """
-    last = facts if facts and facts.counts(asked.max_tries) else None
-    if entered and not (last and last.start.run and last.start.run["run_id"] == entered):
-        return Decision.ENTER
+    last = facts if facts and facts.counts(options.max_tries) else None
+    if adopted and not (last and last.start.run and last.start.run["run_id"] == adopted):
+        return Decision.ADOPT
     if last is None:
         return Decision.SEND
-    start, outcome, spoken = last.start, last.outcome, last.spoken
-    if asked.is_named and not start.run and start.request != asked.request:
+    start, outcome, reports = last.start, last.outcome, last.reports
+    if options.is_named and not start.run and start.request != options.request:
         return Decision.CHANGED
-    if spoken.stopped and not start.run:
+    if reports.stopped and not start.run:
         return Decision.SEND
-    if asked.replaces_failed and spoken.end and spoken.end.status == "failed":
+    if options.replaces_failed and reports.end and reports.end.status == "failed":
         return Decision.SEND
     kind = outcome and outcome.kind
-    if start.run or spoken.has_begun or (kind == "run" and not last.is_frozen):
+    if start.run or reports.has_begun or (kind == "run" and not last.is_revoked):
         return Decision.RETURN
     if start.token and not last.is_closed:
-        return Decision.CLOSE
+        return Decision.REVOKE
     if kind == "unidentified":
         return Decision.UNIDENTIFIED
     if kind == "nothing" and (start.token or not start.earlier):
         return Decision.SEND
-    if asked.on_unknown_start == "start_again" or (
-        start.token and asked.on_unknown_start == "claim"
+    if options.on_unknown_start == "start_again" or (
+        start.token and options.on_unknown_start == "claim"
     ):
         return Decision.SEND
     return Decision.DOUBT
@@ -490,7 +490,7 @@ def is_certain(
     decision: Decision,
     facts: Facts | None,
     *,
-    is_entered: bool = False,
+    is_adopted: bool = False,
     is_first: bool = False,
     is_own: bool = False,
 ) -> bool:
@@ -498,21 +498,21 @@ def is_certain(
     Return whether no entry that is there, but was not seen, could change a decision.
 
     :param facts: what is seen of the last start, None if none is seen
-    :param is_entered: whether a run is seen that a person has entered
+    :param is_adopted: whether a run is seen that a person has entered
     :param is_first: whether the task instance was never executed before
     :param is_own: whether it is the start of a try that Airflow continues, which looks again anyway
     """
     if facts is None:
         return is_first
-    if decision is not Decision.RETURN or is_entered:
+    if decision is not Decision.RETURN or is_adopted:
         return False
     if facts.outcome is None and facts.start.run is None:
         return False  # it may be there, and names the run
 
-    end = facts.spoken.end
+    end = facts.reports.end
     has_failed = end is not None and end.status == "failed"
     # Nothing follows a start whose run has begun, and not failed, or which had a response and gave out no token.
-    goes_on = facts.spoken.has_begun and not has_failed
+    goes_on = facts.reports.has_begun and not has_failed
     return is_own or goes_on or facts.start.token is None
 
 
@@ -525,11 +525,11 @@ def why_not(run_id: str, last: Facts | None, others: Sequence[Facts]) -> str | N
     """
     if last is None or last.start.token is None:
         return None
-    if last.spoken.stopped:
+    if last.reports.stopped:
         return "the run of the last start was told to stop"
-    if run_id in last.spoken.refused:
+    if run_id in last.reports.refused:
         return "it was told to stop"
-    if last.spoken.run_ids - {run_id}:
+    if last.reports.run_ids - {run_id}:
         return "another run has the task"
     if run_id in last.known:
         return None

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.ledger import (
-    ENTERED,
-    NOTHING_SAID,
+    ADOPTED,
+    NO_REPORTS,
     OUTCOME,
     START,
     Facts,
-    LastWord,
+    LastMessage,
     Outcome,
+    RunReports,
     RunResult,
-    Spoken,
     Start,
     entry_of,
-    frozen_key,
+    message_key,
+    revoked_key,
     run_key,
     run_result,
-    word_key,
 )
 from workflow_automation_provider.execution.store import TaskRecord
 
@@ -76,7 +76,7 @@ class StartRecord(TaskRecord):
         """Return what is seen of all starts, last first, including those from before a Clear."""
         return [self._facts(start) for start in self._starts()]
 
-    def spoken(self, token: str, *, certainly: bool = False) -> Spoken:
+    def reports(self, token: str, *, certainly: bool = False) -> RunReports:
         """
         Return what the run with a token has said, as far as it is seen.
 
@@ -90,13 +90,13 @@ class StartRecord(TaskRecord):
             entry = self.get(key)
         if entry is not None:
             self._seen[key] = entry
-        return self._decoded(Spoken.of, key)
+        return self._decoded(RunReports.of, key)
 
-    def last_word(self, token: str) -> LastWord:
+    def last_message(self, token: str) -> LastMessage:
         """Return what the run with a token said last while it worked."""
-        return LastWord.of(self.get(word_key(token)))
+        return LastMessage.of(self.get(message_key(token)))
 
-    def entered(self) -> RunResult | None:
+    def adopted(self) -> RunResult | None:
         """
         Return the run that a person entered for the task, None if none is seen, as in a first try.
 
@@ -104,7 +104,7 @@ class StartRecord(TaskRecord):
         """
         if not self.may_have_entries:
             return None
-        entry: object = self._read(self._entered_key)
+        entry: object = self._read(self._adopted_key)
         if entry is None:
             return None
 
@@ -122,7 +122,7 @@ class StartRecord(TaskRecord):
 
     def _not_a_run(self, what: str) -> InvalidRequestError:
         return InvalidRequestError(
-            f"The entry {self._entered_key} in the task's state store {what}: expected a run_id as "
+            f"The entry {self._adopted_key} in the task's state store {what}: expected a run_id as "
             'text, or an object such as {"run_id": "1001", "run_link": "https://…"}.',
             next_step="Correct the entry, or delete it.",
         )
@@ -175,21 +175,21 @@ class StartRecord(TaskRecord):
 
     def _facts(self, start: Start) -> Facts:
         token = start.token
-        spoken = self.spoken(token) if token else NOTHING_SAID
+        reports = self.reports(token) if token else NO_REPORTS
         if start.run:
-            return Facts(start=start, spoken=spoken)
+            return Facts(start=start, reports=reports)
 
         key = self._key(OUTCOME, start.place)
         outcome = self._decoded(Outcome.of, key) if self._read(key) else None
-        is_frozen = False
+        is_revoked = False
         names_run = outcome is not None and outcome.kind == "run"
-        if token and names_run and not (spoken.has_begun or spoken.stopped):
-            is_frozen = self._read(frozen_key(token)) is not None
+        if token and names_run and not (reports.has_begun or reports.stopped):
+            is_revoked = self._read(revoked_key(token)) is not None
         return Facts(
             start=start,
             outcome=outcome,
-            spoken=spoken,
-            is_frozen=is_frozen,
+            reports=reports,
+            is_revoked=is_revoked,
         )
 
     # Write --------------------------------------------------------------------------------------------------
@@ -224,13 +224,13 @@ class StartRecord(TaskRecord):
         is_there = self.get(self._key(START, start.place)) == entry_of(start)
         if not is_there or not before or not before.is_closed or not before.start.token:
             return is_there
-        return self.get(frozen_key(before.start.token)) is not None and self._is_running()
+        return self.get(revoked_key(before.start.token)) is not None and self._is_running()
 
     def write_outcome(self, start: Start, outcome: Outcome) -> None:
         """Record what the response to a start said."""
         self.set(self._key(OUTCOME, start.place), entry_of(outcome))
 
-    def close(self, facts: Facts) -> Facts:
+    def revoke(self, facts: Facts) -> Facts:
         """
         Close a start, so that no run can claim it any more; return what is known of it by then.
 
@@ -238,11 +238,11 @@ class StartRecord(TaskRecord):
         """
         token = facts.start.token
         assert token  # noqa: S101
-        self.set(frozen_key(token), {"at": datetime.now(UTC).isoformat()})
+        self.set(revoked_key(token), {"at": datetime.now(UTC).isoformat()})
         self._write_again(facts.start)
-        return facts._replace(spoken=self.spoken(token, certainly=True), is_closed=True)
+        return facts._replace(reports=self.reports(token, certainly=True), is_closed=True)
 
-    def enter(self, run: RunResult, last: Facts | None, **wait: float | None) -> Facts:
+    def adopt(self, run: RunResult, last: Facts | None, **wait: float | None) -> Facts:
         """
         Record that the task continues with the run that a person entered; return what is known now.
 
@@ -255,26 +255,26 @@ class StartRecord(TaskRecord):
         if before and before.token:
             known["token"] = before.token
             known["callback_url"] = before.callback_url
-            known["giver"] = before.giver or before.place
+            known["issuer"] = before.issuer or before.place
         start = self.new_start(run=run, **known, **wait)
         self.write_start(start)
 
         if before and before.token:
             # Wait for a stop that the endpoint may be recording: the start before still decides it.
             self._write_again(before)
-        self.forget_entered()
-        spoken = self.spoken(start.token, certainly=True) if start.token else NOTHING_SAID
-        return Facts(start=start, spoken=spoken)
+        self.forget_adopted()
+        reports = self.reports(start.token, certainly=True) if start.token else NO_REPORTS
+        return Facts(start=start, reports=reports)
 
-    def forget_entered(self) -> None:
-        """Delete what a person entered: it would bring the run back at a Clear months later."""
-        self.delete(self._entered_key)
+    def forget_adopted(self) -> None:
+        """Delete what a person has entered: it would bring the run back at a Clear months later."""
+        self.delete(self._adopted_key)
 
     def _write_again(self, start: Start) -> None:
         """Write the start that gave out the token again, unchanged: this waits for the endpoint's locks."""
-        place = start.giver or start.place
+        place = start.issuer or start.place
         key = self._key(START, place)
-        entry = self._read(key) if start.giver else entry_of(start)
+        entry = self._read(key) if start.issuer else entry_of(start)
         if entry is None:
             raise RuntimeError(f"Airflow's task state store does not return the entry {key}.")
         self.set(key, entry)
@@ -291,8 +291,8 @@ class StartRecord(TaskRecord):
         return f"{kind}{place[0]}/{place[1]}{self._suffix}"
 
     @property
-    def _entered_key(self) -> str:
-        return f"{ENTERED}{self._suffix}"
+    def _adopted_key(self) -> str:
+        return f"{ADOPTED}{self._suffix}"
 
 
 def _damaged(key: str) -> InvalidRequestError:

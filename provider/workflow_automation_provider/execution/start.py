@@ -31,12 +31,12 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.ledger import (
-    Asked,
     Decision,
     Facts,
     Outcome,
+    RunReports,
     RunResult,
-    Spoken,
+    StartOptions,
     decide,
     is_certain,
     run_result,
@@ -59,7 +59,7 @@ OnUnknownStart = Literal["fail", "start_again"]
 """What to do if it is unknown whether a run was started; operators can also have the run ``"claim"`` it."""
 
 _LOOK = "Look in the workflow's list of runs."
-_CLOSED = "A run of it that claims its start from now on is told to stop."
+_REVOKED = "A run of it that claims its start from now on is told to stop."
 
 
 def request_digest(inputs: object, flow_id: object) -> str | None:
@@ -99,7 +99,7 @@ class RunStarter:
     :param record: what earlier tries recorded
     :param hook: sends the request
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
-    :param asked: what the task asks for
+    :param options: what the task asks for
     :param claim_timeout: how long to wait for what a run reports whose start is in doubt
     :param completion_timeout: how long the task waits for the end of the run, None if it does not
     :param heartbeat_timeout: how long the run may say nothing, None for as long as its end may take
@@ -111,7 +111,7 @@ class RunStarter:
         record: StartRecord,
         hook: WorkflowAutomationHook,
         retrier: SendRetrier,
-        asked: Asked,
+        options: StartOptions,
         *,
         claim_timeout: timedelta = timedelta(),
         completion_timeout: timedelta | None = None,
@@ -122,8 +122,8 @@ class RunStarter:
         self._hook = hook
         self._retrier = retrier
         self._log = retrier.log
-        self._asked = asked
-        self._claims = asked.on_unknown_start == "claim"
+        self._options = options
+        self._claims = options.on_unknown_start == "claim"
         self._claim_timeout = claim_timeout
         self._is_resumed = is_resumed
         self._wait_fields: dict[str, float | None] = {}
@@ -138,7 +138,7 @@ class RunStarter:
         self.has_sent = False
         """Whether this execution has started the run."""
         self._last: Facts | None = None
-        self._entered: RunResult | None = None
+        self._adopted: RunResult | None = None
         self._start: Start
         self._request: Request
         # Whether the last byte of a request of unknown outcome was sent.
@@ -154,9 +154,9 @@ class RunStarter:
         """
         try:
             decision = self._decide_certainly()
-            if decision is Decision.CLOSE:
+            if decision is Decision.REVOKE:
                 self._last = self._settled_last()
-                decision = decide(self._last, self._asked)
+                decision = decide(self._last, self._options)
         except WorkflowAutomationError:
             raise
         except Exception:
@@ -165,8 +165,8 @@ class RunStarter:
                 self._log.error(self.earlier.message)
             raise
 
-        if decision is Decision.ENTER:
-            return self._enter()
+        if decision is Decision.ADOPT:
+            return self._adopt()
         if decision is Decision.RETURN:
             return self._return_last()
         if decision is not Decision.SEND:
@@ -190,26 +190,26 @@ class RunStarter:
         while not is_certain(
             decision,
             self._last,
-            is_entered=self._entered is not None,
+            is_adopted=self._adopted is not None,
             is_first=not self._record.may_have_entries,
             is_own=self._is_resumed and self._is_of_this_try(),
         ):
-            before = (decision, self._last, self._entered)
+            before = (decision, self._last, self._adopted)
             self._record.probe()
             decision = self._decide()
-            if (decision, self._last, self._entered) == before:
+            if (decision, self._last, self._adopted) == before:
                 break
         return decision
 
     def _decide(self) -> Decision:
         """Read the last start and what a person has entered, and decide."""
         last = self._last = self._record.last_start()
-        if last and last.counts(self._asked.max_tries):
+        if last and last.counts(self._options.max_tries):
             self.earlier = self._as_error(last)
         # A task that was resumed has its run already.
-        reads_entered = not self._is_resumed or self._was_cleared()
-        self._entered = self._record.entered() if reads_entered else None
-        return decide(last, self._asked, self._entered["run_id"] if self._entered else None)
+        reads_adopted = not self._is_resumed or self._was_cleared()
+        self._adopted = self._record.adopted() if reads_adopted else None
+        return decide(last, self._options, self._adopted["run_id"] if self._adopted else None)
 
     def _is_of_this_try(self) -> bool:
         """Return whether this try has made the last start."""
@@ -217,7 +217,7 @@ class RunStarter:
 
     def _was_cleared(self) -> bool:
         """Return whether a person has cleared the task since its last start, and so wants another run."""
-        return self._last is not None and not self._last.counts(self._asked.max_tries)
+        return self._last is not None and not self._last.counts(self._options.max_tries)
 
     # An earlier start ---------------------------------------------------------------------------
 
@@ -234,28 +234,28 @@ class RunStarter:
         if text:
             self._log.warning(_sentence(text))
         last = self._await_report(last)
-        return last if last.spoken.has_begun else self._close(last)
+        return last if last.reports.has_begun else self._revoke(last)
 
-    def _close(self, facts: Facts) -> Facts:
+    def _revoke(self, facts: Facts) -> Facts:
         """
         Close a start, and return what is known of it by then.
 
         :raises Exception: if it is not certain that the start is closed
         """
-        closed = self._record.close(facts)
-        if not closed.spoken.has_begun:
+        closed = self._record.revoke(facts)
+        if not closed.reports.has_begun:
             self._log.info(
                 "No run has claimed this start: one that does so from now on is told to stop."
             )
         return closed
 
-    def _enter(self) -> RunResult:
+    def _adopt(self) -> RunResult:
         """
         Continue with the run that a person entered, if it may be that of the last start.
 
         :raises InvalidRequestError: if it may not
         """
-        run, last = self._entered, self._last
+        run, last = self._adopted, self._last
         assert run  # noqa: S101
         reason: str | None = None
         if last and last.start.token:
@@ -271,14 +271,14 @@ class RunStarter:
             "Returning run %s, which was entered in the task's state store, not starting another.",
             one_line(run["run_id"]),
         )
-        return self._return(self._record.enter(run, last, **self._wait_fields))
+        return self._return(self._record.adopt(run, last, **self._wait_fields))
 
     def _return_last(self) -> RunResult:
         """Return the run of the last start; what a person entered and is left names the same run."""
         assert self._last  # noqa: S101
         run = self._return(self._last)
-        if self._entered:
-            self._record.forget_entered()
+        if self._adopted:
+            self._record.forget_adopted()
         return run
 
     def _return(self, facts: Facts) -> RunResult:
@@ -287,12 +287,12 @@ class RunStarter:
 
         :raises WorkflowAutomationError: if it was told to stop, or another one has the task
         """
-        start, spoken = facts.start, facts.spoken
+        start, reports = facts.start, facts.reports
         if start.run:
-            check_entered(start.run["run_id"], spoken)
+            check_adopted(start.run["run_id"], reports)
         redactor = self._redactor(facts)
         run = facts.run(redactor)
-        if spoken.stopped:
+        if reports.stopped:
             raise RunFailedError("The run was told to stop.", run_id=run.get("run_id"))
 
         self.facts = facts
@@ -301,17 +301,17 @@ class RunStarter:
             self._log.info(
                 "%s Returning that run, not starting another.", _sentence(facts.text(redactor))
             )
-        if start.request and self._asked.request and start.request != self._asked.request:
+        if start.request and self._options.request and start.request != self._options.request:
             self._log.warning(
                 "The inputs or the flow_id differ from those of try %d, which its run has.",
                 start.try_number,
             )
-        if spoken.claim:
+        if reports.claim:
             self._log.info(
                 "Run %s has claimed this start.", one_line(run.get("run_id", "(unknown id)"))
             )
         is_named = "run_id" in run or "response" in run
-        if spoken.has_begun and not is_named and not spoken.run_id:
+        if reports.has_begun and not is_named and not reports.run_id:
             self._log.warning(
                 "The run_id is unknown: it was lost with the response, or with the try that started "
                 "it, and the run did not say it."
@@ -336,11 +336,11 @@ class RunStarter:
         error: WorkflowAutomationError = OutcomeUnknownError(text, consequence=_LOOK)
         if last.outcome and decision is Decision.UNIDENTIFIED:
             error = UnidentifiedError(last.outcome.reason, consequence=f"{text} {_LOOK}")
-        return error.with_facts(next_step=_CLOSED) if last.is_closed else error
+        return error.with_facts(next_step=_REVOKED) if last.is_closed else error
 
     def _nothing_to_continue(self) -> WorkflowAutomationError:
         """Return the error for a task that waited, and has no run any more."""
-        if self._last and self._last.spoken.stopped:
+        if self._last and self._last.reports.stopped:
             run = self._last.run(self._redactor(self._last))
             return RunFailedError("The run was told to stop.", run_id=run.get("run_id"))
         return UnidentifiedError(
@@ -353,12 +353,12 @@ class RunStarter:
         text = last.text(self._redactor(last)) if last else ""
         if last is None or not text:
             return
-        why = f"on_unknown_start is {self._asked.on_unknown_start!r}"
-        if not last.counts(self._asked.max_tries):
+        why = f"on_unknown_start is {self._options.on_unknown_start!r}"
+        if not last.counts(self._options.max_tries):
             why = "the task has been cleared since"
-        elif last.spoken.stopped:
+        elif last.reports.stopped:
             why = "its run was told to stop"
-        elif last.spoken.end:
+        elif last.reports.end:
             why = "its run failed"
         elif self._claims:
             why = "no run has claimed that start, and one that asks from now on is told to stop"
@@ -371,7 +371,7 @@ class RunStarter:
         # Another worker's clock may be ahead.
         until = min(start.at, datetime.now(UTC)) + self._claim_timeout
         is_logged = False
-        while not (facts.spoken.has_begun or facts.spoken.stopped or self._retrier.is_ended()):
+        while not (facts.reports.has_begun or facts.reports.stopped or self._retrier.is_ended()):
             left = (until - datetime.now(UTC)).total_seconds()
             if left <= 0:
                 break
@@ -383,7 +383,7 @@ class RunStarter:
                 )
                 is_logged = True
             time.sleep(min(POLL_INTERVAL, left))
-            facts = facts._replace(spoken=self._record.spoken(start.token))
+            facts = facts._replace(reports=self._record.reports(start.token))
         return facts
 
     def _redactor(self, facts: Facts) -> Redactor | None:
@@ -398,7 +398,7 @@ class RunStarter:
             return None
         run_id = facts.run(redactor).get("run_id")
         is_named = facts.outcome is not None and facts.outcome.kind == "run"
-        if is_named or facts.spoken.has_begun:
+        if is_named or facts.reports.has_begun:
             return UnidentifiedError(text, run_id=run_id)
         is_started = facts.outcome is not None and facts.outcome.kind == "unidentified"
         kind = UnidentifiedError if is_started else OutcomeUnknownError
@@ -417,10 +417,10 @@ class RunStarter:
         if self._retrier.is_ended():
             raise NotSentError(f"{request.title} was not sent: the task was ended.")
         earlier = ""
-        if before and before.counts(self._asked.max_tries):
+        if before and before.counts(self._options.max_tries):
             earlier = before.text(self._redactor(before))
         start = self._start = self._record.new_start(
-            request=self._asked.request,
+            request=self._options.request,
             conn_id=self._hook.workflow_automation_conn_id,
             flow_id=request.flow_id,
             earlier=earlier,
@@ -509,7 +509,7 @@ class RunStarter:
         if self._start.token:
             # A proxy may have sent the request twice, and returned the run that is told to stop.
             try:
-                facts = facts._replace(spoken=self._record.spoken(self._start.token))
+                facts = facts._replace(reports=self._record.reports(self._start.token))
             except Exception:
                 self._log.warning("Whether another run has claimed is unknown.", exc_info=True)
         return self._return(facts)
@@ -536,7 +536,7 @@ class RunStarter:
             raise error
 
         facts = self._settled(error)
-        if facts and facts.spoken.has_begun:
+        if facts and facts.reports.has_begun:
             self.has_sent = True
             if run:
                 outcome = Outcome(kind="run", at=start.at, run=run)
@@ -553,17 +553,17 @@ class RunStarter:
         start = self._start
         assert start.token  # noqa: S101
         is_unknown = error.accepted is Accepted.MAYBE
-        is_retried = is_unknown and self._asked.on_unknown_start != "fail"
+        is_retried = is_unknown and self._options.on_unknown_start != "fail"
         is_retried |= isinstance(error, LEFT_TO_AIRFLOW)
         try:
-            facts = Facts(start=start, spoken=self._record.spoken(start.token))
+            facts = Facts(start=start, reports=self._record.reports(start.token))
             if error.accepted is not Accepted.NO:
                 facts = self._await_report(facts)
             is_left = is_retried and not self._record.is_last_try
-            if facts.spoken.has_begun or is_left or self._retrier.is_ended():
+            if facts.reports.has_begun or is_left or self._retrier.is_ended():
                 return facts
 
-            return self._close(facts)
+            return self._revoke(facts)
         except Exception:
             self._log.exception("Whether a run has claimed this start could not be settled.")
             return None
@@ -575,7 +575,7 @@ class RunStarter:
         if error.accepted is not Accepted.MAYBE or not self._claims:
             if not is_closed:
                 return error
-            return error.with_facts(next_step=f"{error.next_step}\n{_CLOSED}".strip())
+            return error.with_facts(next_step=f"{error.next_step}\n{_REVOKED}".strip())
 
         waited = f"No run claimed this start within claim_timeout ({self._claim_timeout})."
         if not is_closed:
@@ -609,15 +609,15 @@ class RunStarter:
         return outcome
 
 
-def check_entered(run_id: str, spoken: Spoken) -> None:
+def check_adopted(run_id: str, reports: RunReports) -> None:
     """
     Check that the run that a person entered still has the task.
 
     :raises InvalidRequestError: if it was told to stop, or another one has claimed or ended
     """
-    if spoken.stopped or run_id in spoken.refused:
+    if reports.stopped or run_id in reports.refused:
         raise not_continued(run_id, "it was told to stop")
-    if spoken.run_ids - {run_id}:
+    if reports.run_ids - {run_id}:
         raise not_continued(run_id, "another run has the task")
 
 

@@ -30,10 +30,10 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.errors import quoted
-from workflow_automation_provider.execution.ledger import LastWord
+from workflow_automation_provider.execution.ledger import LastMessage
 from workflow_automation_provider.execution.start import (
     POLL_INTERVAL,
-    check_entered,
+    check_adopted,
     redactor_for,
     redactor_of,
 )
@@ -105,18 +105,18 @@ class CompletionWait:
         :raises ConnectionUnusableError: if the run has ended, but the connection cannot be used
         :raises BaseException: Airflow's signal to park the task
         """
-        while not facts.spoken.end:
+        while not facts.reports.end:
             left = self._left(facts)
             if left <= timedelta():
                 # What was not seen may be there.
                 facts = self._look(facts, certainly=True)
                 left = self._left(facts)
-                if left <= timedelta() and not facts.spoken.end:
+                if left <= timedelta() and not facts.reports.end:
                     raise self._timed_out(facts)
                 continue
 
             if is_supervised():
-                self._park(facts, left)
+                self._suspend(facts, left)
             # Outside a scheduler, nobody would wake a parked task.
             if self._retrier.is_ended():
                 raise RunTimeoutError(
@@ -124,7 +124,7 @@ class CompletionWait:
                 )
             time.sleep(POLL_INTERVAL)
             facts = self._look(facts)
-        return self._ended(facts, facts.spoken.end)
+        return self._ended(facts, facts.reports.end)
 
     def _look(self, facts: Facts, *, certainly: bool = False) -> Facts:
         """
@@ -135,11 +135,11 @@ class CompletionWait:
         """
         start = facts.start
         assert start.token  # noqa: S101
-        spoken = self._record.spoken(start.token, certainly=certainly)
-        facts = facts._replace(spoken=spoken)
+        reports = self._record.reports(start.token, certainly=certainly)
+        facts = facts._replace(reports=reports)
         if start.run:
-            check_entered(start.run["run_id"], spoken)
-        if spoken.stopped and not spoken.end:
+            check_adopted(start.run["run_id"], reports)
+        if reports.stopped and not reports.end:
             raise RunFailedError("The run was told to stop.", **self._ids(facts))
         return facts
 
@@ -156,9 +156,9 @@ class CompletionWait:
 
     def _last_said(self, facts: Facts) -> datetime:
         """Return when the run last said something, or the wait began."""
-        claim = facts.spoken.claim
+        claim = facts.reports.claim
         assert facts.start.token  # noqa: S101
-        word = self._record.last_word(facts.start.token)
+        word = self._record.last_message(facts.start.token)
         times = [_since(facts), claim and claim.at, word.at]
         return max(at for at in times if at)
 
@@ -194,7 +194,7 @@ class CompletionWait:
 
     # Park ---------------------------------------------------------------------------------------
 
-    def _park(self, facts: Facts, left: timedelta) -> NoReturn:
+    def _suspend(self, facts: Facts, left: timedelta) -> NoReturn:
         if not self._is_resumed and self._record.max_tries == 0:
             self._log.warning(
                 "The task waits without retries: if anything fails while it looks at its run, it fails for good, "
@@ -207,7 +207,7 @@ class CompletionWait:
             one_line(run.get("run_id", "(unknown id)")),
             _until(facts).isoformat(timespec="seconds"),
         )
-        if redactor or not facts.spoken.run_id:
+        if redactor or not facts.reports.run_id:
             self._push(facts, run)
         sleep = MIN_SLEEP
         if self._is_resumed:
@@ -264,14 +264,14 @@ class CompletionWait:
         run = facts.run(redactor)
         self._log.info(self._said(facts))
         response = facts.outcome and facts.outcome.run
-        if response and facts.spoken.run_id not in (None, response.get("run_id")):
+        if response and facts.reports.run_id not in (None, response.get("run_id")):
             self._log.warning(
                 "Run %s has the task, and not that of the response, which got the files: run %s.",
                 one_line(run.get("run_id", "(unknown id)")),
                 one_line(response.get("run_id", "(unknown id)")),
             )
             self._push(facts, run)
-        if self._expects_claim and not facts.spoken.claim:
+        if self._expects_claim and not facts.reports.claim:
             self._log.warning(
                 "The run has not claimed its start: the flow has no first step that does. Wherever the outcome of "
                 "a start is unknown, another run is started, as with on_unknown_start='start_again'."
@@ -306,15 +306,15 @@ class CompletionWait:
 
     def _said(self, facts: Facts) -> str:
         """Return when the run said what, in order, and the last call that was refused."""
-        spoken, word = facts.spoken, LastWord()
+        reports, word = facts.reports, LastMessage()
         assert facts.start.token  # noqa: S101
         with contextlib.suppress(Exception):  # it decides nothing
-            word = self._record.last_word(facts.start.token)
+            word = self._record.last_message(facts.start.token)
         said: list[tuple[datetime, str]] = []
-        if spoken.claim:
-            said.append((spoken.claim.at, "started"))
-        if spoken.end:
-            said.append((spoken.end.at, spoken.end.status))
+        if reports.claim:
+            said.append((reports.claim.at, "started"))
+        if reports.end:
+            said.append((reports.end.at, reports.end.status))
         if word.at:
             said.append((word.at, "running (its last)"))
         steps = ", ".join(f"{what} at {at:%H:%M:%S}" for at, what in sorted(said))
@@ -367,7 +367,7 @@ def _since(facts: Facts) -> datetime:
     """Return when the wait began; with a run that a person entered, it begins anew."""
     if facts.start.run:
         return facts.start.at
-    known = facts.outcome or facts.spoken.claim
+    known = facts.outcome or facts.reports.claim
     return known.at if known else facts.start.at
 
 

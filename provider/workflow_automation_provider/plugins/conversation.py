@@ -23,19 +23,19 @@ from airflow.utils.state import TaskInstanceState
 from workflow_automation_provider.execution.batch_record import BATCH
 from workflow_automation_provider.execution.errors import how_to_continue
 from workflow_automation_provider.execution.ledger import (
-    ENTERED,
+    ADOPTED,
     OUTCOME,
     PREFIX,
     START,
     START_KEY,
     Facts,
     Outcome,
-    Spoken,
+    RunReports,
     Start,
-    frozen_key,
+    message_key,
     place_of,
+    revoked_key,
     run_key,
-    word_key,
 )
 
 _RESPONSES = {
@@ -271,7 +271,7 @@ _WRITTEN = (START, OUTCOME, BATCH, f"{PREFIX}upload", f"{PREFIX}probe/")
 _NAMES = 200
 """How many names of starts a mistyped key is compared with."""
 _SIMILAR = 0.85
-"""How similar to :data:`ENTERED` a key has to be that does not begin with our prefix."""
+"""How similar to :data:`ADOPTED` a key has to be that does not begin with our prefix."""
 
 
 def mistyped(keys: Iterable[str]) -> dict[str, str]:
@@ -282,7 +282,7 @@ def mistyped(keys: Iterable[str]) -> dict[str, str]:
     """
     keys = list(keys)
     names = {match[3] for match in _starts_of(keys)}
-    possible = [_entered_key(name) for name in names] or [ENTERED]
+    possible = [_adopted_key(name) for name in names] or [ADOPTED]
 
     found = {}
     for key in keys:
@@ -293,23 +293,23 @@ def mistyped(keys: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _entered_key(name: str | None) -> str:
-    return f"{ENTERED}/{name}" if name else ENTERED
+def _adopted_key(name: str | None) -> str:
+    return f"{ADOPTED}/{name}" if name else ADOPTED
 
 
 def _is_entered(key: str) -> bool:
-    return key == ENTERED or key.startswith(_entered_key(""))
+    return key == ADOPTED or key.startswith(_adopted_key(""))
 
 
 def _is_meant_for_us(key: str) -> bool:
     """Return whether a key is like that which a person enters, but none that this package writes."""
     if not key.startswith(PREFIX):
         written = key.partition("/")[0].strip().casefold()
-        return difflib.SequenceMatcher(None, written, ENTERED).ratio() >= _SIMILAR
+        return difflib.SequenceMatcher(None, written, ADOPTED).ratio() >= _SIMILAR
     if key.startswith(_WRITTEN):
         return False
     token = key.rpartition("/")[2]
-    is_of_token = key in (run_key(token), word_key(token), frozen_key(token))
+    is_of_token = key in (run_key(token), message_key(token), revoked_key(token))
     return not (is_of_token and _TOKEN.fullmatch(token))
 
 
@@ -365,7 +365,7 @@ def _tell_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str
     if found is None:
         return
     facts = found.facts
-    start, spoken = facts.start, facts.spoken
+    start, reports = facts.start, facts.reports
 
     run.at = start.at.astimezone(UTC)
     run.is_current = run.is_current and start.max_tries == run.row.max_tries
@@ -375,11 +375,11 @@ def _tell_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str
     known = start.run or response or {}
     run.flow = start.flow_id or known.get("flow_id")
     run.conn_id = start.conn_id
-    run.run_id = spoken.run_id or known.get("run_id")
-    run.run_link = (spoken.claim and spoken.claim.run_link) or known.get("run_link")
+    run.run_id = reports.run_id or known.get("run_id")
+    run.run_link = (reports.claim and reports.claim.run_link) or known.get("run_link")
     # Only to be sure that none shows a token.
     run.callback_url = start.callback_url.partition("?")[0]
-    if not spoken.end:
+    if not reports.end:
         run.progress = _part(found.word.get("progress"))
     run.steps = sorted(_steps(found, state), key=lambda step: step.at)
     if state is State.WAITING:
@@ -400,18 +400,18 @@ def _entries_of(entries: Mapping[str, Any], key: re.Match[str]) -> _Entries | No
     outcome = _entry(entries, f"{OUTCOME}{key[0].removeprefix(START)}")
     said: dict[str, Any] = {}
     word: dict[str, Any] = {}
-    frozen: dict[str, Any] = {}
+    revoked: dict[str, Any] = {}
     if start.token:
         said = _entry(entries, run_key(start.token))
-        word = _entry(entries, word_key(start.token))
-        frozen = _entry(entries, frozen_key(start.token))
+        word = _entry(entries, message_key(start.token))
+        revoked = _entry(entries, revoked_key(start.token))
     facts = Facts(
         start=start,
         outcome=Outcome.of(outcome) if outcome else None,
-        spoken=Spoken.of(said),
-        is_frozen=start.token is not None and frozen_key(start.token) in entries,
+        reports=RunReports.of(said),
+        is_revoked=start.token is not None and revoked_key(start.token) in entries,
     )
-    return _Entries(facts, word, _utc(frozen["at"]) if facts.is_frozen else None)
+    return _Entries(facts, word, _utc(revoked["at"]) if facts.is_revoked else None)
 
 
 def _entry(entries: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -425,7 +425,7 @@ def _entry(entries: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def _tell_wait(run: Conversation, found: _Entries) -> None:
     """Fill in until when the task waits, and since when its run is silent."""
-    start, claim = found.facts.start, found.facts.spoken.claim
+    start, claim = found.facts.start, found.facts.reports.claim
     began = _wait_began(found.facts)
     heard = [began]
     if claim:
@@ -456,8 +456,8 @@ def _wait_began(facts: Facts) -> datetime:
         return facts.start.at
     if facts.outcome:
         return facts.outcome.at
-    if facts.spoken.claim:
-        return facts.spoken.claim.at
+    if facts.reports.claim:
+        return facts.reports.claim.at
     return facts.start.at
 
 
@@ -473,22 +473,22 @@ def _part(value: Any) -> float | None:
 
 
 def _state(run: Conversation, facts: Facts) -> State:
-    start, outcome, spoken, row = facts.start, facts.outcome, facts.spoken, run.row
-    if spoken.stopped:
+    start, outcome, reports, row = facts.start, facts.outcome, facts.reports, run.row
+    if reports.stopped:
         return State.STOPPED
 
-    names_run = outcome is not None and outcome.kind == "run" and not facts.is_frozen
-    has_begun = spoken.claim is not None or spoken.end is not None
+    names_run = outcome is not None and outcome.kind == "run" and not facts.is_revoked
+    has_begun = reports.claim is not None or reports.end is not None
     # An end that came after the task had failed in doubt is kept, but the task does not have it.
     is_late = False
-    if spoken.end and not spoken.claim and run.is_current and run.has_ended and row.end_date:
-        is_late = spoken.end.at > row.end_date
+    if reports.end and not reports.claim and run.is_current and run.has_ended and row.end_date:
+        is_late = reports.end.at > row.end_date
     if start.run or names_run or (has_begun and not is_late):
-        if spoken.end:
+        if reports.end:
             return State.ENDED
         if run.is_current and row.state == TaskInstanceState.AWAITING_INPUT:
             return State.WAITING
-        return State.CLAIMED if spoken.claim else State.STARTED
+        return State.CLAIMED if reports.claim else State.STARTED
 
     is_of_this_try = run.is_current and start.try_number == row.try_number
     if not outcome and is_of_this_try and row.state == TaskInstanceState.RUNNING:
@@ -505,8 +505,8 @@ def _steps(found: _Entries, state: State) -> Iterator[Step]:
 
 def _all_steps(found: _Entries, state: State) -> Iterator[Step]:
     facts, word = found.facts, found.word
-    start, outcome, spoken = facts.start, facts.outcome, facts.spoken
-    claim, end = spoken.claim, spoken.end
+    start, outcome, reports = facts.start, facts.outcome, facts.reports
+    claim, end = reports.claim, reports.end
 
     if start.run:
         yield Step(start.at, "A person entered the run", start.run)
@@ -530,10 +530,10 @@ def _all_steps(found: _Entries, state: State) -> Iterator[Step]:
     if end and end.result is not None:
         yield Step(end.at, "Result", end.result)
 
-    if spoken.stopped:
-        yield Step(spoken.stopped, "Told to stop")
-    if spoken.refused:
+    if reports.stopped:
+        yield Step(reports.stopped, "Told to stop")
+    if reports.refused:
         known = claim or end or start
-        yield Step(known.at, "Other runs were told to stop", ", ".join(spoken.refused))
+        yield Step(known.at, "Other runs were told to stop", ", ".join(reports.refused))
     if found.closed_at:
         yield Step(found.closed_at, "Closed: no run may claim it any more")

@@ -15,7 +15,7 @@ is not that which claimed, ended or was entered     STOP, recorded         STOP,
 is of a start that is not the last                                         STOP, recorded
 has a task that is being restarted                  WAIT
 has claimed                                         GO_ON                  END
-has a start that is frozen, and the task decides    WAIT                   WAIT, while it runs
+has a start that is revoked, and the task decides   WAIT                   WAIT, while it runs
 none of these                                       GO_ON, it claims       END
 ==================================================  =====================  ======================
 
@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from workflow_automation_provider.execution.callback import Ended, Running, Said, Started
-from workflow_automation_provider.execution.ledger import NOTHING_SAID, Claim, End, Spoken
+from workflow_automation_provider.execution.ledger import NO_REPORTS, Claim, End, RunReports
 
 # More than these are made up.
 _MAX_REFUSED = 20
@@ -52,22 +52,22 @@ class Seen:
     """
     What the endpoint sees of the start that gave out a token, at one time.
 
-    :param spoken: what its run has said
+    :param reports: what its run has said
     :param is_last: whether it is the task instance's last start
     :param is_current: whether it also has the task instance's ``max_tries``
-    :param is_frozen: whether no run may claim it while the task decides
+    :param is_revoked: whether no run may claim it while the task decides
     :param waits: whether the task waits for the end of the run
-    :param entered: the run that a person entered, None if there is none
+    :param adopted: the run that a person entered, None if there is none
     :param task: the task's state in Airflow, *ended* for each final state but success, *restarting* also for one that is
         missing from its DAG for now
     """
 
-    spoken: Spoken = NOTHING_SAID
+    reports: RunReports = NO_REPORTS
     is_last: bool = True
     is_current: bool = True
-    is_frozen: bool = False
+    is_revoked: bool = False
     waits: bool = False
-    entered: str | None = None
+    adopted: str | None = None
     task: str | None = "running"
 
     @property
@@ -78,28 +78,28 @@ class Seen:
         )
 
 
-def decide(said: Said, seen: Seen, now: datetime) -> tuple[Verdict, Spoken]:
+def decide(said: Said, seen: Seen, now: datetime) -> tuple[Verdict, RunReports]:
     """
     Decide what to say to a run, and what to record before.
 
     :return: the verdict, and all that the run has said and was told by then
     """
-    spoken = seen.spoken
-    if spoken.end and spoken.end.run_id in (None, said.run_id):
+    reports = seen.reports
+    if reports.end and reports.end.run_id in (None, said.run_id):
         if not isinstance(said, Ended):
-            return Verdict.STOP, spoken
-        return Verdict.END if _is_same(said, spoken.end) else Verdict.OTHER_END, spoken
-    if spoken.stopped:
-        return Verdict.STOP, spoken
+            return Verdict.STOP, reports
+        return Verdict.END if _is_same(said, reports.end) else Verdict.OTHER_END, reports
+    if reports.stopped:
+        return Verdict.STOP, reports
 
     is_end = isinstance(said, Ended)
     is_other = _is_other(said, seen)
     if not is_end and not seen.is_wanted and not is_other:
-        return Verdict.STOP, spoken._replace(stopped=now)
+        return Verdict.STOP, reports._replace(stopped=now)
     if is_other:
-        return Verdict.STOP, _refused(spoken, said.run_id)
+        return Verdict.STOP, _refused(reports, said.run_id)
     if is_end and not seen.is_last:
-        return Verdict.STOP, spoken._replace(stopped=now)
+        return Verdict.STOP, reports._replace(stopped=now)
 
     if isinstance(said, Ended):
         return _decide_end(said, seen, now)
@@ -115,37 +115,37 @@ def _is_same(said: Ended, end: End) -> bool:
 
 def _is_other(said: Said, seen: Seen) -> bool:
     """Return whether another run has the task."""
-    if not seen.spoken.run_ids <= {said.run_id}:
+    if not seen.reports.run_ids <= {said.run_id}:
         return True
     # A flow that never says its run_id must be able to end the run that a person entered.
-    return said.run_id is not None and seen.entered not in (None, said.run_id)
+    return said.run_id is not None and seen.adopted not in (None, said.run_id)
 
 
-def _decide_end(said: Ended, seen: Seen, now: datetime) -> tuple[Verdict, Spoken]:
+def _decide_end(said: Ended, seen: Seen, now: datetime) -> tuple[Verdict, RunReports]:
     """Decide about an end, where no other run has the task."""
-    is_deciding = seen.is_frozen and seen.task in ("running", "restarting")
-    if is_deciding and seen.spoken.claim is None:
-        return Verdict.WAIT, seen.spoken
+    is_deciding = seen.is_revoked and seen.task in ("running", "restarting")
+    if is_deciding and seen.reports.claim is None:
+        return Verdict.WAIT, seen.reports
     end = End(now, said.status, said.run_id, said.result, said.message)
-    return Verdict.END, seen.spoken._replace(end=end)
+    return Verdict.END, seen.reports._replace(end=end)
 
 
-def _decide_claim(said: Started | Running, seen: Seen, now: datetime) -> tuple[Verdict, Spoken]:
+def _decide_claim(said: Started | Running, seen: Seen, now: datetime) -> tuple[Verdict, RunReports]:
     """Decide about a run that is wanted, where no other run has the task."""
-    spoken = seen.spoken
+    reports = seen.reports
     if seen.task == "restarting":
-        return Verdict.WAIT, spoken
-    if spoken.claim:
-        claim = spoken.claim._replace(run_id=said.run_id)
+        return Verdict.WAIT, reports
+    if reports.claim:
+        claim = reports.claim._replace(run_id=said.run_id)
         if claim.run_link is None:
             claim = claim._replace(run_link=said.run_link)
-        return Verdict.GO_ON, spoken._replace(claim=claim)
-    if seen.is_frozen and seen.task not in ("awaiting_input", "success"):
-        return Verdict.WAIT, spoken
-    return Verdict.GO_ON, spoken._replace(claim=Claim(now, said.run_id, said.run_link))
+        return Verdict.GO_ON, reports._replace(claim=claim)
+    if seen.is_revoked and seen.task not in ("awaiting_input", "success"):
+        return Verdict.WAIT, reports
+    return Verdict.GO_ON, reports._replace(claim=Claim(now, said.run_id, said.run_link))
 
 
-def _refused(spoken: Spoken, run_id: str | None) -> Spoken:
-    if run_id is None or run_id in spoken.refused or len(spoken.refused) >= _MAX_REFUSED:
-        return spoken
-    return spoken._replace(refused=(*spoken.refused, run_id))
+def _refused(reports: RunReports, run_id: str | None) -> RunReports:
+    if run_id is None or run_id in reports.refused or len(reports.refused) >= _MAX_REFUSED:
+        return reports
+    return reports._replace(refused=(*reports.refused, run_id))

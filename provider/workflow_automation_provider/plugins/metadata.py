@@ -37,13 +37,13 @@ from workflow_automation_provider.execution.ledger import (
     START,
     START_KEY,
     End,
-    Spoken,
+    RunReports,
     Start,
     entry_of,
-    frozen_key,
+    message_key,
     place_of,
+    revoked_key,
     run_key,
-    word_key,
 )
 from workflow_automation_provider.execution.wait import MIN_SLEEP
 from workflow_automation_provider.plugins.decision import Seen, Verdict, decide
@@ -87,7 +87,7 @@ def respond(token: str, said: Said) -> tuple[Verdict, End | None]:
         if seen is None:
             return Verdict.STOP, None
         verdict, after = decide(said, seen, now)
-        if after != seen.spoken:
+        if after != seen.reports:
             _write(session, ti, run_key(digest), entry_of(after))
         if isinstance(said, Running) and verdict is Verdict.GO_ON:
             word = {"at": now.isoformat(), "message": said.message, "progress": said.progress}
@@ -103,7 +103,7 @@ def respond(token: str, said: Said) -> tuple[Verdict, End | None]:
 def _lacks_run_id(said: Said, seen: Seen) -> bool:
     """Return whether an end is refused because it does not say which run it is of."""
     is_nameless_end = isinstance(said, Ended) and said.run_id is None
-    return is_nameless_end and bool(seen.spoken.run_ids) and not seen.spoken.stopped
+    return is_nameless_end and bool(seen.reports.run_ids) and not seen.reports.stopped
 
 
 def note_refusal(token: str, why: str) -> None:
@@ -196,26 +196,26 @@ def _look(
 
     :param is_present: whether the task's DAG run goes on
     """
-    said = Store.key.in_([run_key(digest), frozen_key(digest)])
+    said = Store.key.in_([run_key(digest), revoked_key(digest)])
     query = select(Store.key, Store.value).filter_by(**_place(ti))
     query = query.where(or_(said, Store.key.startswith(START, autoescape=True)))
     entries = {entry.key: json_object(entry.value) or {} for entry in session.execute(query)}
     starts = _starts(entries)
-    giver = next((start for start in starts if start.token == digest and start.run is None), None)
-    if giver is None:
+    issuer = next((start for start in starts if start.token == digest and start.run is None), None)
+    if issuer is None:
         return None
 
     # A task instance that was deleted and made again begins at try 1, and may have the entries of before.
     counted = [start for start in starts if start.try_number <= ti.try_number]
-    last = max(counted, key=lambda start: start.place, default=giver)
+    last = max(counted, key=lambda start: start.place, default=issuer)
     is_last = last.token == digest
-    return f"{START}{giver.try_number}/{giver.number}", Seen(
-        spoken=Spoken.of(entries.get(run_key(digest))),
+    return f"{START}{issuer.try_number}/{issuer.number}", Seen(
+        reports=RunReports.of(entries.get(run_key(digest))),
         is_last=is_last,
         is_current=is_last and last.max_tries == ti.max_tries,
-        is_frozen=frozen_key(digest) in entries,
+        is_revoked=revoked_key(digest) in entries,
         waits=last.waits,
-        entered=last.run["run_id"] if is_last and last.run else None,
+        adopted=last.run["run_id"] if is_last and last.run else None,
         task=_state_of(ti, is_present=is_present),
     )
 
@@ -269,7 +269,7 @@ def _wake(ti: TaskInstance) -> None:
 
 def _write_word(session: Session, ti: TaskInstance, digest: str, word: dict[str, Any]) -> None:
     """Write what a run says while it works, beside what the entry says of other things."""
-    key = word_key(digest)
+    key = message_key(digest)
     query = select(Store.value).filter_by(**_place(ti), key=key)
     before = json_object(session.scalar(query)) or {}
     new = {name: value for name, value in word.items() if value is not None}

@@ -13,7 +13,7 @@ from workflow_automation_provider.exceptions import (
     RejectedError,
     UnidentifiedError,
 )
-from workflow_automation_provider.execution.ledger import ENTERED
+from workflow_automation_provider.execution.ledger import ADOPTED
 
 from ..starts import (
     MAYBE,
@@ -89,13 +89,13 @@ class TestDoubt:
             assert again.result == {"flow_id": "demo-flow", "run_link": "http://there/7"}
         assert task.requests == ["/api/trigger"]
 
-    @pytest.mark.parametrize("when", ["frozen", "start/1/0"])
+    @pytest.mark.parametrize("when", ["revoked", "start/1/0"])
     def test_a_claim_before_it_is_closed_counts(self, world, when):
         task = struck(world, claims())
         told: list[int] = []
         task.try_(asks_before(task, f"workflow_automation_{when}", told))
-        # Once it is frozen, the run is to ask again.
-        if when == "frozen":
+        # Once it is revoked, the run is to ask again.
+        if when == "revoked":
             assert (told, triggers(task)) == ([200], 1)
             assert task.last.result["run_id"] == task.flow.runs[0].run_id
         else:
@@ -106,7 +106,7 @@ class TestDoubt:
         task = struck(world, claims())
         task.try_(
             lambda call: (
-                "kill after" if (call.kind, "_frozen/" in call.name) == ("set", True) else None
+                "kill after" if (call.kind, "_revoked/" in call.name) == ("set", True) else None
             )
         )
         outcome = {"kind": "run", "at": "2026-01-01T00:00:00+00:00", "run": {"run_id": "1001"}}
@@ -137,7 +137,7 @@ class TestDoubt:
     )
     def test_a_close_that_fails_leaves_the_doubt(self, world, make, what):
         task = struck(
-            world, make(retries=0), at=lambda call: what if "_frozen/" in call.name else None
+            world, make(retries=0), at=lambda call: what if "_revoked/" in call.name else None
         )
         assert ("could not be settled" in task.last.log) is bool(what)
         assert (task.last.error.code, "next try" in task.last.said) == ("start-unknown", False)
@@ -234,7 +234,7 @@ class TestNothing:
         assert isinstance(task.last.error, RejectedError)
 
     @pytest.mark.parametrize(
-        ("when", "nth", "told"), [("outcome/", 0, 200), ("frozen/", 0, 200), ("start/1/0", 1, 503)]
+        ("when", "nth", "told"), [("outcome/", 0, 200), ("revoked/", 0, 200), ("start/1/0", 1, 503)]
     )
     @pytest.mark.parametrize(("status", "retries"), [(422, 2), (429, 0)])
     def test_of_a_gateway_that_lies(self, world, when, nth, told, status, retries):
@@ -332,7 +332,7 @@ class TestEntered:
         task.try_(lambda call: "kill" if call.kind == "delete" else None)
         assert (task.last.is_dead, asks(task, run_link="http://there/7")) == (True, 200)
         task.try_(lambda call: next(lost, None) if "_run/" in call.name else None)
-        assert (task.state, ENTERED in task.rows.entries, triggers(task)) == ("success", False, 1)
+        assert (task.state, ADOPTED in task.rows.entries, triggers(task)) == ("success", False, 1)
         assert task.last.result["run_link"] == "http://there/7"
         assert "Returning that run" not in task.last.log
         assert [*entries(task, "workflow_automation_start/")] == ["1/0", "2/0"]

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from workflow_automation_provider.client.redaction import Redactor
 from workflow_automation_provider.execution.ledger import (
-    Asked,
     Claim,
     Decision,
     End,
     Facts,
     Outcome,
-    Spoken,
+    RunReports,
     Start,
+    StartOptions,
     decide,
     entry_of,
     run_result,
@@ -32,13 +32,13 @@ RUN = run_result("1")
 NO, YES = (False, True)
 
 SPOKEN = [
-    Spoken(),
-    Spoken(claim=Claim(AT, "1")),
-    Spoken(end=End(AT, "success", "1")),
-    Spoken(claim=Claim(AT), end=End(AT, "failed")),
-    Spoken(refused=["3"]),
-    Spoken(claim=Claim(AT, "1"), stopped=AT),
-    Spoken(stopped=AT),
+    RunReports(),
+    RunReports(claim=Claim(AT, "1")),
+    RunReports(end=End(AT, "success", "1")),
+    RunReports(claim=Claim(AT), end=End(AT, "failed")),
+    RunReports(refused=["3"]),
+    RunReports(claim=Claim(AT, "1"), stopped=AT),
+    RunReports(stopped=AT),
 ]
 OUTCOMES = [
     None,
@@ -62,13 +62,13 @@ def facts_of_starts():
         fields = {"max_tries": max_tries, "request": request, "run": run, "earlier": earlier}
         for outcome in OUTCOMES if run is None else [None]:
             yield Facts(start=start(**fields), outcome=outcome)
-            for spoken, (frozen, closed) in product(SPOKEN, ((NO, NO), (YES, NO), (YES, YES))):
+            for reports, (revoked, closed) in product(SPOKEN, ((NO, NO), (YES, NO), (YES, YES))):
                 given_out = start(**fields, token="d")
                 yield Facts(
                     start=given_out,
                     outcome=outcome,
-                    spoken=spoken,
-                    is_frozen=frozen,
+                    reports=reports,
+                    is_revoked=revoked,
                     is_closed=closed,
                 )
 
@@ -81,10 +81,10 @@ def kind(facts):
 ROWS = [
     (
         "a person has entered a run that it does not name, or names with another max_tries",
-        lambda f, _, entered: (
-            entered and not (f and f.start.max_tries == 3 and f.start.run == {"run_id": entered})
+        lambda f, _, adopted: (
+            adopted and not (f and f.start.max_tries == 3 and f.start.run == {"run_id": adopted})
         ),
-        Decision.ENTER,
+        Decision.ADOPT,
     ),
     ("there is none", lambda f, *_: f is None, Decision.SEND),
     ("it has another max_tries", lambda f, *_: f.start.max_tries != 3, Decision.SEND),
@@ -95,17 +95,21 @@ ROWS = [
     ),
     (
         "told to stop, and not entered",
-        lambda f, *_: f.spoken.stopped and not f.start.run,
+        lambda f, *_: f.reports.stopped and not f.start.run,
         Decision.SEND,
     ),
     (
         "its run failed, and is to be started again",
-        lambda f, a, _: a.replaces_failed and f.spoken.end and f.spoken.end.status == "failed",
+        lambda f, a, _: a.replaces_failed and f.reports.end and f.reports.end.status == "failed",
         Decision.SEND,
     ),
     ("names a run that a person entered", lambda f, *_: f.start.run, Decision.RETURN),
-    ("its run claimed, or ended", lambda f, *_: f.spoken.claim or f.spoken.end, Decision.RETURN),
-    ("a run, and not frozen", lambda f, *_: kind(f) == "run" and not f.is_frozen, Decision.RETURN),
+    ("its run claimed, or ended", lambda f, *_: f.reports.claim or f.reports.end, Decision.RETURN),
+    (
+        "a run, and not revoked",
+        lambda f, *_: kind(f) == "run" and not f.is_revoked,
+        Decision.RETURN,
+    ),
     (
         "without a token: nothing, now and before",
         lambda f, *_: not f.start.token and kind(f) == "nothing" and not f.start.earlier,
@@ -122,7 +126,7 @@ ROWS = [
         Decision.SEND,
     ),
     ("without a token: in doubt", lambda f, *_: not f.start.token, Decision.DOUBT),
-    ("not closed", lambda f, *_: not f.is_closed, Decision.CLOSE),
+    ("not closed", lambda f, *_: not f.is_closed, Decision.REVOKE),
     ("closed: nothing", lambda f, *_: kind(f) == "nothing", Decision.SEND),
     ("closed: unidentified", lambda f, *_: kind(f) == "unidentified", Decision.UNIDENTIFIED),
     ("closed: in doubt, with fail", lambda _, a, __: a.on_unknown_start == "fail", Decision.DOUBT),
@@ -134,12 +138,14 @@ def test_decide_takes_the_first_row_that_fits():
     fitted = set()
     policies: Any = ("fail", "claim", "start_again")
     asked_for = [
-        Asked(3, "a", is_named, on_unknown_start, replaces_failed)
+        StartOptions(3, "a", is_named, on_unknown_start, replaces_failed)
         for is_named, on_unknown_start, replaces_failed in product((NO, YES), policies, (NO, YES))
     ]
-    for facts, asked, entered in product(facts_of_starts(), asked_for, (None, "1", "2")):
-        row, decision = next((row, then) for row, fits, then in ROWS if fits(facts, asked, entered))
-        assert decide(facts, asked, entered) is decision, (row, facts, asked, entered)
+    for facts, options, adopted in product(facts_of_starts(), asked_for, (None, "1", "2")):
+        row, decision = next(
+            (row, then) for row, fits, then in ROWS if fits(facts, options, adopted)
+        )
+        assert decide(facts, options, adopted) is decision, (row, facts, options, adopted)
         fitted.add(row)
     assert fitted == {row for row, *_ in ROWS}
 
@@ -149,8 +155,8 @@ def test_decide_takes_the_first_row_that_fits():
 )
 def test_a_person_may_enter_any_run_where_no_start_gave_out_a_token(last):
     assert why_not("2", last, []) is None
-    for spoken in (Spoken(refused=["2"]), Spoken(claim=Claim(AT, "1"))):
-        assert why_not("2", Facts(start=start(token="d"), spoken=spoken), [])
+    for reports in (RunReports(refused=["2"]), RunReports(claim=Claim(AT, "1"))):
+        assert why_not("2", Facts(start=start(token="d"), reports=reports), [])
 
 
 @pytest.mark.parametrize(
@@ -166,14 +172,14 @@ def test_what_a_start_may_have_left_is_mentioned_until_it_is_over(outcome, words
     left = Facts(start=start(earlier="try 0 …"), outcome=outcome).text(None)
     assert left.startswith("try 0 … try 1 (2026-01-01T00:00:00+00:00) ")
     assert words in left
-    over = Facts(start=start(earlier="try 0 …"), outcome=outcome, spoken=Spoken(stopped=AT))
+    over = Facts(start=start(earlier="try 0 …"), outcome=outcome, reports=RunReports(stopped=AT))
     assert over.text(None) == "try 0 …"
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_what_its_run_has_said_is_said_of_a_start(outcome):
-    spoken = Spoken(claim=Claim(AT, "7", "http://there/7"), end=End(AT, "failed", "7"))
-    text = Facts(start=start(), outcome=outcome, spoken=spoken).text(Redactor([]))
+    reports = RunReports(claim=Claim(AT, "7", "http://there/7"), end=End(AT, "failed", "7"))
+    text = Facts(start=start(), outcome=outcome, reports=reports).text(Redactor([]))
     assert "started run 7, http://there/7, which has ended (failed)." in text
 
 
@@ -193,7 +199,7 @@ STARTS = st.builds(
     heartbeat_timeout=st.none() | st.floats(0.001, 1e8),
     callback_url=st.just("") | TEXTS,
     run=st.none() | st.builds(run_result, TEXTS, MAYBE_TEXT, MAYBE_TEXT),
-    giver=st.none() | st.tuples(st.integers(1), st.integers(0)),
+    issuer=st.none() | st.tuples(st.integers(1), st.integers(0)),
     conn_id=MAYBE_TEXT,
     flow_id=MAYBE_TEXT,
     earlier=st.just("") | TEXTS,
@@ -207,7 +213,7 @@ ENDS = st.builds(
     MAYBE_TEXT,
 )
 SPEECH = st.builds(
-    Spoken,
+    RunReports,
     claim=st.none() | st.builds(Claim, TIMES, MAYBE_TEXT, MAYBE_TEXT),
     end=st.none() | ENDS,
     stopped=st.none() | TIMES,
@@ -226,8 +232,8 @@ def test_a_start_and_its_outcome_are_read_as_written(start, outcome):
 
 
 @given(SPEECH)
-def test_what_a_run_said_is_read_as_written(spoken):
-    assert Spoken.of(stored(spoken)) == spoken
+def test_what_a_run_said_is_read_as_written(reports):
+    assert RunReports.of(stored(reports)) == reports
 
 
 def stored(what):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.ledger import ENTERED, START
+from workflow_automation_provider.execution.ledger import ADOPTED, START
 
 from ..starts import claims, entries, struck, trigger, triggers, waits
 
@@ -44,7 +44,7 @@ def test_a_retry_returns_a_claimed_run_or_closes_and_sends(world, is_claimed):
     assert (written == ["workflow_automation_probe"]) is is_claimed
     assert len(calls(again, kinds=["states"])) == 1 - is_claimed
     assert all(
-        "+00:00" in entry["at"] for entry in entries(task, "workflow_automation_frozen/").values()
+        "+00:00" in entry["at"] for entry in entries(task, "workflow_automation_revoked/").values()
     )
 
 
@@ -89,7 +89,7 @@ def test_a_wait(world):
 
 def test_nothing_is_read_before_a_first_try_writes_but_its_own_place(world):
     task = world(trigger())
-    task.rows.enter(ENTERED, "77")
+    task.rows.enter(ADOPTED, "77")
     first = task.try_()
     assert [call.name for call in first.calls[:2]] == ["workflow_automation_start/1/0"] * 2
     assert first.result["run_id"] != "77"
@@ -176,14 +176,14 @@ def test_a_person_s_run_is_written_with_the_start_that_gave_out_its_token(world)
         task.try_()
         assert task.state == "awaiting_input"
         (gave, *_), taken = entries(task, START).values(), entries(task, START)[place]
-        assert (taken["run"], taken["giver"], taken["token"]) == (
+        assert (taken["run"], taken["issuer"], taken["token"]) == (
             {"run_id": run},
             [2, 0],
             gave["token"],
         )
         assert (taken["conn_id"], "run" in gave) == (gave["conn_id"], False)
         assert f"{START}2/0" in [call.name for call in calls(task.last, kinds=["set"])]
-        assert ENTERED not in task.rows.entries
+        assert ADOPTED not in task.rows.entries
         task.mark("failed")
     assert triggers(task) == 1
 

@@ -55,7 +55,7 @@ def parked(world):
 
 
 @pytest.mark.parametrize(
-    ("spoken", "why"),
+    ("reports", "why"),
     [
         ({"stopped": "2026-01-01T00:00:00Z"}, "it was told to stop"),
         ({"refused": ["RUN"]}, "it was told to stop"),
@@ -65,7 +65,7 @@ def parked(world):
         ),
     ],
 )
-def test_a_run_that_a_person_entered_must_keep_the_task(world, spoken, why):
+def test_a_run_that_a_person_entered_must_keep_the_task(world, reports, why):
     task = world(waits())
     task.faults.add("drop_after")
     task.try_()
@@ -75,7 +75,7 @@ def test_a_run_that_a_person_entered_must_keep_the_task(world, spoken, why):
     task.try_()
     token = entries(task, "workflow_automation_start/")["2/0"]["token"]
     task.rows.enter(
-        f"workflow_automation_run/{token}", json.loads(json.dumps(spoken).replace("RUN", run))
+        f"workflow_automation_run/{token}", json.loads(json.dumps(reports).replace("RUN", run))
     )
     assert f"run {run}, which a person entered: {why}" in str(task.try_().error)
     assert (task.state, triggers(task)) == ("failed", 1)
@@ -98,7 +98,7 @@ def test_a_word_that_cannot_be_read_loses_no_end(parked):
     task = parked(on_unknown_start="claim")
     for word in ("started", "success"):
         assert task.flow.says(word) == 200
-    assert task.try_(before("get", "workflow_automation_word/", fail)).result
+    assert task.try_(before("get", "workflow_automation_message/", fail)).result
 
 
 def test_a_word_without_a_time_zone_is_read_as_utc(parked):
@@ -107,7 +107,7 @@ def test_a_word_without_a_time_zone_is_read_as_utc(parked):
     (token,) = (start["token"] for start in entries(task, "workflow_automation_start/").values())
     later(task, minutes=3)
     now = datetime.now(UTC).replace(tzinfo=None)
-    task.rows.enter(f"workflow_automation_word/{token}", {"at": now.isoformat()})
+    task.rows.enter(f"workflow_automation_message/{token}", {"at": now.isoformat()})
     task.try_()
     assert task.state == "awaiting_input"
     assert task.flow.says("success") == 200
@@ -170,9 +170,9 @@ def test_a_run_that_was_told_to_stop_fails_the_task(parked, monkeypatch):
     task = parked()
     monkeypatch.delenv(CONNECTION)
     task.lose(task.last)
-    spoken = {"stopped": datetime.now(UTC).isoformat()}
+    reports = {"stopped": datetime.now(UTC).isoformat()}
     (start,) = entries(task, "workflow_automation_start/").values()
-    task.rows.enter(f"workflow_automation_run/{start['token']}", spoken)
+    task.rows.enter(f"workflow_automation_run/{start['token']}", reports)
     error = task.try_().error
     assert ("told to stop" in str(error), error.run_id) == (True, task.flow.runs[0].run_id)
     assert triggers(task) == 1
@@ -621,14 +621,14 @@ class TestFiles:
 
     def test_of_a_run_that_a_person_entered_are_not_uploaded_again_but_of_another(self, parked):
         task = parked(files=FILES)
-        for is_entered in (True, False):
+        for is_adopted in (True, False):
             task.mark("failed")
-            if is_entered:
+            if is_adopted:
                 task.enter(task.flow.runs[0].run_id)
             task.clear()
             task.try_()
             assert task.state == "awaiting_input"
-            assert triggers(task) == uploads(task) == 2 - is_entered
+            assert triggers(task) == uploads(task) == 2 - is_adopted
 
     def test_are_those_that_were_checked_before_the_start(self, world, tmp_path):
         (tmp_path / "checked").write_text("x")

@@ -21,7 +21,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from jinja2 import StrictUndefined
 
 from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
-from workflow_automation_provider.execution.ledger import ENTERED
+from workflow_automation_provider.execution.ledger import ADOPTED
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
@@ -88,7 +88,7 @@ def fault(kind, **options):
 
 
 def enters_what_is_none(tries):
-    tries.store.entries[ENTERED] = {"run": "77"}
+    tries.store.entries[ADOPTED] = {"run": "77"}
 
 
 def forgets(tries):
@@ -178,7 +178,7 @@ def doubts(task):
 
 
 def marked(task):
-    task.try_(before("get", "workflow_automation_frozen/", lambda: task.mark("failed")))
+    task.try_(before("get", "workflow_automation_revoked/", lambda: task.mark("failed")))
 
 
 def loses_its_connection(_):

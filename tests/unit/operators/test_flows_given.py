@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from workflow_automation_provider.exceptions import Accepted, InvalidRequestError
 from workflow_automation_provider.execution.errors import how_to_continue
-from workflow_automation_provider.execution.ledger import ENTERED
+from workflow_automation_provider.execution.ledger import ADOPTED
 from workflow_automation_provider.taskflow import trigger_flow_once
 
 from ..starts import MAYBE, mentions, requests, trigger
@@ -46,10 +46,10 @@ def cleared(store, context):
 )
 def test_is_returned(service, store, context, cleared, log, entry, run):
     fail(service, store, context, "garbage")
-    store.entries[ENTERED] = entry
+    store.entries[ADOPTED] = entry
     assert trigger().execute(cleared) == {"flow_id": "demo-flow", **run}
     assert store.entries[SECOND]["run"] == run
-    assert ENTERED not in store.entries
+    assert ADOPTED not in store.entries
     assert requests(service) == 1
     assert cleared["ti"].pushed == {}
     assert mentions(log(), "run 77", "entered")
@@ -66,11 +66,11 @@ def test_is_returned(service, store, context, cleared, log, entry, run):
     ],
 )
 def test_that_is_none_is_rejected(service, store, cleared, entry, found):
-    store.entries[ENTERED] = entry
-    with pytest.raises(InvalidRequestError, match=f"entry {ENTERED} .* {found}:"):
+    store.entries[ADOPTED] = entry
+    with pytest.raises(InvalidRequestError, match=f"entry {ADOPTED} .* {found}:"):
         trigger().execute(cleared)
     assert requests(service) == 0
-    assert store.entries[ENTERED] == entry
+    assert store.entries[ADOPTED] == entry
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_that_is_none_does_not_hide_what_an_earlier_try_did(
     service, store, context, fault, accepted, words
 ):
     fail(service, store, context, fault)
-    store.entries[ENTERED] = ""
+    store.entries[ADOPTED] = ""
     with pytest.raises(InvalidRequestError) as caught:
         trigger().execute(context(store, try_number=2))
     assert isinstance(caught.value, AirflowFailException)
@@ -99,7 +99,7 @@ def test_that_is_none_does_not_hide_what_an_earlier_try_did(
 
 def test_is_used_once(service, store, context, cleared):
     trigger().execute(context(store))
-    store.entries[ENTERED] = "77"
+    store.entries[ADOPTED] = "77"
     assert trigger().execute(cleared)["run_id"] == "77"
     assert trigger().execute(context(store, try_number=3, max_tries=4))["run_id"] == "77"
     assert trigger().execute(context(store, try_number=4, max_tries=7))["run_id"] == "1002"
@@ -107,7 +107,7 @@ def test_is_used_once(service, store, context, cleared):
 
 def test_that_cannot_be_recorded_is_not_lost(service, store, context, cleared):
     trigger().execute(context(store))
-    store.entries[ENTERED] = "77"
+    store.entries[ADOPTED] = "77"
     store.failures["set start"] = 1
     with pytest.raises(RuntimeError, match="store"):
         trigger().execute(cleared)
@@ -117,8 +117,8 @@ def test_that_cannot_be_recorded_is_not_lost(service, store, context, cleared):
 
 def test_is_looked_for_again(service, store, context):
     """After a 404."""
-    store.entries[ENTERED] = "77"
-    store.lost = [ENTERED]
+    store.entries[ADOPTED] = "77"
+    store.lost = [ADOPTED]
     assert trigger().execute(context(store, try_number=2)) == {"run_id": "77"}
     assert requests(service) == 0
 
@@ -126,7 +126,7 @@ def test_is_looked_for_again(service, store, context):
 def test_of_a_start_inside_a_task(service, store, context):
     """By the name of the start."""
     now = context(store, task_id="customers", try_number=2)
-    store.entries[f"{ENTERED}/ada"] = "77"
+    store.entries[f"{ADOPTED}/ada"] = "77"
     assert trigger_flow_once("ada", context=now)["run_id"] == "77"
     assert trigger_flow_once("bob", context=now)["run_id"] == "1001"
 
@@ -137,5 +137,5 @@ def test_of_a_start_inside_a_task(service, store, context):
 )
 def test_any_id_is_returned_as_it_is(service, store, context, run_id):
     store.entries.clear()
-    store.entries[ENTERED] = {"run_id": run_id}
+    store.entries[ADOPTED] = {"run_id": run_id}
     assert trigger().execute(context(store, try_number=2)) == {"run_id": str(run_id).strip()}

@@ -18,14 +18,14 @@ import pytest
 from sqlalchemy.exc import DataError, OperationalError
 
 from workflow_automation_provider.execution.callback import MAX_BODY, PATH, new_token, read
-from workflow_automation_provider.execution.ledger import End, Spoken
+from workflow_automation_provider.execution.ledger import End, RunReports
 from workflow_automation_provider.plugins import callback_endpoint, metadata
 
 from .conftest import serving
 
 SUCCESS = {"status": "success", "result": {"rows": 3}}
 FAILED = {"status": "failed", "message": "There were no orders."}
-NOTHING = Spoken()
+NOTHING = RunReports()
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def test_order_of_the_checks(waiting, http):
     assert http.post(unknown(), content=large).status_code == 404
     assert http.post(task.url, content=large).status_code == 413
     assert http.post(task.url, content=bad).status_code == 400
-    assert task.spoken == NOTHING
+    assert task.reports == NOTHING
     assert http.post(task.url, json={"status": "started"}).status_code == 404
 
 
@@ -111,7 +111,7 @@ def test_largest_body(waiting, http, size, status):
     body = b'{"status": "success"}'.ljust(size)
     response = http.post(task.url, content=iter([body[:1000], body[1000:]]))
     assert response.status_code == status
-    assert (task.spoken == NOTHING) == (status == 413)
+    assert (task.reports == NOTHING) == (status == 413)
 
 
 @contextlib.contextmanager
@@ -156,7 +156,7 @@ def test_client_that_goes_away(waiting, base_url, monkeypatch):
     with half_a_request(base_url, task.url):
         pass
     assert gone.wait(60)
-    assert task.spoken == NOTHING
+    assert task.reports == NOTHING
 
 
 def test_body_is_parsed_off_the_event_loop(waiting, http, monkeypatch):
@@ -184,9 +184,9 @@ def test_end_wakes_a_parked_task(waiting, http, answer, timeout):
     before = timeout and datetime.now(UTC) + timeout
     task = waiting(trigger_timeout=before)
     assert http.post(task.url, json=answer).status_code == 200
-    end, ti = task.spoken.end, task.ti
+    end, ti = task.reports.end, task.ti
     kept = End(end.at, answer["status"], None, answer.get("result"), answer.get("message"))
-    assert task.spoken == Spoken(end=kept)
+    assert task.reports == RunReports(end=kept)
     assert ti.state == "awaiting_input"
     assert (ti.trigger_timeout == before) == (timeout == timedelta(seconds=1))
     assert task.seconds_left() <= 25
@@ -196,27 +196,28 @@ def test_same_and_other_end(waiting, http):
     """The same one wakes again: the task may have parked since."""
     task = waiting()
     assert http.post(task.url, json=SUCCESS).status_code == 200
-    spoken, later = task.spoken, datetime.now(UTC) + timedelta(hours=1)
+    reports, later = task.reports, datetime.now(UTC) + timedelta(hours=1)
     task.change(trigger_timeout=later)
     response = http.post(task.url, json=FAILED)
     assert response.status_code == 409
     assert (
-        f"'success' from {spoken.end.at.isoformat(timespec='seconds')}" in response.json()["detail"]
+        f"'success' from {reports.end.at.isoformat(timespec='seconds')}"
+        in response.json()["detail"]
     )
     assert task.ti.trigger_timeout == later
     assert http.post(task.url, json={"result": {"rows": 3}, "status": "success"}).status_code == 200
     assert task.seconds_left() <= 25
-    assert task.spoken == spoken
+    assert task.reports == reports
 
 
 def test_mapped(waiting, say):
     """Each task instance has a record of its own."""
     task = waiting(task_id="mapped", map_index=1)
     assert say(task.url, "success") == 200
-    assert task.spoken.end
+    assert task.reports.end
     assert task.seconds_left() <= 25
     task.rows.map_index = 2
-    assert task.spoken == NOTHING
+    assert task.reports == NOTHING
     assert task.ti.trigger_timeout is None
 
 
@@ -229,7 +230,7 @@ def test_locked_database(waiting, http, locked_database, caplog):
         response = http.post(task.url, json=SUCCESS)
     assert (response.status_code, response.headers["retry-after"]) == (503, "5")
     assert "database is locked" in caplog.text or "lock timeout" in caplog.text
-    assert task.spoken == NOTHING
+    assert task.reports == NOTHING
     with ThreadPoolExecutor(1) as pool:
         with locked_database():
             call = pool.submit(http.post, task.url, json=SUCCESS)

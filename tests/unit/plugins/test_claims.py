@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from workflow_automation_provider.execution.ledger import Claim, Spoken
+from workflow_automation_provider.execution.ledger import Claim, RunReports
 from workflow_automation_provider.plugins import metadata
 
 EVERY = ["started", "running", "success"]
@@ -21,11 +21,11 @@ RUN = {"run_id": "7", "run_link": "http://service/runs/7"}
 def test_claim(waiting, say, state, fields):
     task = waiting(state=state)
     assert say(task.url, "started", **fields) == 200
-    spoken = task.spoken
-    assert spoken.claim.at <= datetime.now(UTC)
-    assert spoken == Spoken(claim=Claim(spoken.claim.at, **fields))
+    reports = task.reports
+    assert reports.claim.at <= datetime.now(UTC)
+    assert reports == RunReports(claim=Claim(reports.claim.at, **fields))
     assert say(task.url, "started", **fields) == 200
-    assert (task.spoken, task.ti.state) == (spoken, state)
+    assert (task.reports, task.ti.state) == (reports, state)
 
 
 def test_only_the_run_that_claimed_goes_on(waiting, http):
@@ -44,15 +44,15 @@ def test_only_the_run_that_claimed_goes_on(waiting, http):
     ):
         told.append(http.post(task.url, json={"status": status, "run_id": run_id}).status_code)
     assert told == [200, 200, 404, 200, 404, 200, 404, 200, 404]
-    assert (task.spoken.run_ids, task.spoken.refused) == ({"7"}, ("8",))
+    assert (task.reports.run_ids, task.reports.refused) == ({"7"}, ("8",))
 
 
 def test_the_first_heartbeat_claims(waiting, say):
     """A flow without a first step is protected by it."""
     task = waiting()
     assert say(task.url, message="Half", **RUN) == 200
-    spoken = task.spoken
-    assert spoken == Spoken(claim=Claim(spoken.claim.at, **RUN))
+    reports = task.reports
+    assert reports == RunReports(claim=Claim(reports.claim.at, **RUN))
     assert task.word["message"] == "Half"
     assert say(task.url, "started", run_id="8") == 404
 
@@ -60,13 +60,13 @@ def test_the_first_heartbeat_claims(waiting, say):
 def test_words(waiting, say):
     task = waiting()
     assert say(task.url, "started") == 200
-    spoken = task.spoken
+    reports = task.reports
     for word in ({"message": "Half", "progress": 0.5}, {}):
         assert say(task.url, **word) == 200
         found = task.word
         assert datetime.fromisoformat(found.pop("at")) <= datetime.now(UTC)
         assert found == word
-    assert task.spoken == spoken
+    assert task.reports == reports
 
 
 @pytest.mark.parametrize("state", ["failed", "success", "cleared", "sent again"])
@@ -76,7 +76,7 @@ def test_stop(waiting, say, state):
     url, token = task.url, task.token
     assert say(url, "started") == 200
     assert task.seconds_left() > 60
-    before = task.spoken
+    before = task.reports
     if state == "cleared":
         task.change(max_tries=7)
     elif state == "sent again":
@@ -85,11 +85,11 @@ def test_stop(waiting, say, state):
         task.change(state=state)
     assert say(url) == 404
     task.token = token
-    stopped = task.spoken
+    stopped = task.reports
     assert stopped == before._replace(stopped=stopped.stopped)
     task.change(state="running", max_tries=task.max_tries)
     assert [say(url, status) for status in EVERY] == [404, 404, 404]
-    assert (task.spoken, task.spoken.end) == (stopped, None)
+    assert (task.reports, task.reports.end) == (stopped, None)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_closed(waiting, say, state, claim, end):
     """An end is kept whatever the task's state: who clears it with that run entered gets the result."""
     for status, told in (("started", claim), ("success", end)):
         task = waiting(state=state)
-        assert task.close() == Spoken()
+        assert task.close() == RunReports()
         assert say(task.url, status) == told
-        assert (task.spoken == Spoken()) == (told == 503)
+        assert (task.reports == RunReports()) == (told == 503)
 
 
 # At once; tests/crash/test_claim_races.py has runs that call together.

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from workflow_automation_provider.execution.callback import Ended, Running, Said, Started
-from workflow_automation_provider.execution.ledger import Claim, End, Spoken
+from workflow_automation_provider.execution.ledger import Claim, End, RunReports
 from workflow_automation_provider.plugins import decision
 from workflow_automation_provider.plugins.decision import Seen, Verdict, decide
 
@@ -30,8 +30,8 @@ TASKS = "running", "restarting", "awaiting_input", "success", "ended", None
 
 def all_seen():
     """Yield all that there can be of a start; only the last one's run is entered."""
-    spoken = [
-        Spoken(claim=claim, end=end, stopped=stopped)
+    reports = [
+        RunReports(claim=claim, end=end, stopped=stopped)
         for claim in (None, Claim(THEN), Claim(THEN, "7"))
         for end in (
             None,
@@ -39,36 +39,36 @@ def all_seen():
         )
         for stopped in (None, THEN)
     ]
-    places = [(True, True, entered) for entered in RUN_IDS]
-    places += [(True, False, entered) for entered in RUN_IDS] + [(False, False, None)]
-    for said, (is_last, is_current, entered), frozen, waits, task in product(
-        spoken, places, (False, True), (False, True), TASKS
+    places = [(True, True, adopted) for adopted in RUN_IDS]
+    places += [(True, False, adopted) for adopted in RUN_IDS] + [(False, False, None)]
+    for said, (is_last, is_current, adopted), revoked, waits, task in product(
+        reports, places, (False, True), (False, True), TASKS
     ):
         yield Seen(
-            spoken=said,
+            reports=said,
             is_last=is_last,
             is_current=is_current,
-            is_frozen=frozen,
+            is_revoked=revoked,
             waits=waits,
-            entered=entered,
+            adopted=adopted,
             task=task,
         )
 
 
 def is_other(said, seen):
     """Another run has claimed or ended, or was entered; who says no run_id may be the one that was entered."""
-    named = seen.spoken.run_ids | ({seen.entered} if seen.entered and said.run_id else set())
+    named = seen.reports.run_ids | ({seen.adopted} if seen.adopted and said.run_id else set())
     return any(run_id != said.run_id for run_id in named)
 
 
 # The condition, what is said to *started* and *running*, and what to an end; empty where the row does not apply.
 ROWS = {
     "has ended": (
-        lambda said, seen: seen.spoken.end and seen.spoken.end.run_id in (None, said.run_id),
+        lambda said, seen: seen.reports.end and seen.reports.end.run_id in (None, said.run_id),
         "STOP",
         "END, or OTHER_END",
     ),
-    "was told to stop": (lambda _, seen: seen.spoken.stopped, "STOP", "STOP"),
+    "was told to stop": (lambda _, seen: seen.reports.stopped, "STOP", "STOP"),
     "is not wanted": (
         lambda _, seen: (
             not seen.is_current or seen.task == "ended" or (seen.task == "success" and seen.waits)
@@ -91,9 +91,9 @@ ROWS = {
         "WAIT",
         "",
     ),
-    "has claimed": (lambda _, seen: seen.spoken.claim, "GO_ON", "END"),
-    "has a start that is frozen, and the task decides": (
-        lambda _, seen: seen.is_frozen and seen.task not in ("awaiting_input", "success"),
+    "has claimed": (lambda _, seen: seen.reports.claim, "GO_ON", "END"),
+    "has a start that is revoked, and the task decides": (
+        lambda _, seen: seen.is_revoked and seen.task not in ("awaiting_input", "success"),
         "WAIT",
         "WAIT, while it runs",
     ),
@@ -120,39 +120,39 @@ def cell_of(said, seen):
 def verdict_of(cell, said, seen):
     if cell != "END, or OTHER_END":
         return Verdict[cell.split(",")[0]]
-    is_same = said.result["rows"] is not True and said.run_id == seen.spoken.end.run_id
+    is_same = said.result["rows"] is not True and said.run_id == seen.reports.end.run_id
     return Verdict.END if is_same else Verdict.OTHER_END
 
 
 def recorded(cell, said, seen):
     """Return what the run has said and was told, after that."""
-    spoken, claim = seen.spoken, seen.spoken.claim
+    reports, claim = seen.reports, seen.reports.claim
     if cell.endswith("recorded") and is_other(said, seen):
-        return spoken._replace(refused=(said.run_id,) if said.run_id else ())
+        return reports._replace(refused=(said.run_id,) if said.run_id else ())
     if cell == "STOP, recorded":
-        return spoken._replace(stopped=NOW)
+        return reports._replace(stopped=NOW)
     if cell == "GO_ON, it claims":
-        return spoken._replace(claim=Claim(NOW, said.run_id, said.run_link))
+        return reports._replace(claim=Claim(NOW, said.run_id, said.run_link))
     if cell in ("END", "WAIT, while it runs"):
-        return spoken._replace(end=End(NOW, said.status, said.run_id, said.result, said.message))
+        return reports._replace(end=End(NOW, said.status, said.run_id, said.result, said.message))
     if cell == "GO_ON":
         link = claim.run_link or said.run_link
-        return spoken._replace(claim=claim._replace(run_id=said.run_id, run_link=link))
-    return spoken
+        return reports._replace(claim=claim._replace(run_id=said.run_id, run_link=link))
+    return reports
 
 
 @pytest.mark.parametrize("said", SAID, ids=str)
 def test_the_table(said):
     for seen in all_seen():
         cell = cell_of(said, seen)
-        verdict, spoken = decide(said, seen, NOW)
+        verdict, reports = decide(said, seen, NOW)
         assert verdict is verdict_of(cell, said, seen), seen
-        expected = seen.spoken if verdict is Verdict.WAIT else recorded(cell, said, seen)
-        assert spoken == expected, seen
+        expected = seen.reports if verdict is Verdict.WAIT else recorded(cell, said, seen)
+        assert reports == expected, seen
 
 
 def test_refused_runs_are_noted_once_and_not_for_ever():
-    seen = Seen(spoken=Spoken(claim=Claim(THEN, "7")))
+    seen = Seen(reports=RunReports(claim=Claim(THEN, "7")))
     for number in [*range(100, 130), 100]:
-        seen = replace(seen, spoken=decide(Started(str(number)), seen, NOW)[1])
-    assert seen.spoken.refused == tuple(str(number) for number in range(100, 120))
+        seen = replace(seen, reports=decide(Started(str(number)), seen, NOW)[1])
+    assert seen.reports.refused == tuple(str(number) for number in range(100, 120))

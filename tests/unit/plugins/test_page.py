@@ -26,12 +26,12 @@ from workflow_automation_provider.execution.ledger import (
     Claim,
     End,
     Outcome,
-    Spoken,
+    RunReports,
     Start,
     entry_of,
-    frozen_key,
+    message_key,
+    revoked_key,
     run_key,
-    word_key,
 )
 from workflow_automation_provider.execution.store import _PROBE
 from workflow_automation_provider.execution.upload import UPLOAD_KEY
@@ -121,12 +121,12 @@ class Task(WaitingTask):
         return self
 
     def speak(self, **fields: Any) -> Task:
-        self.put(run_key(digest_of(self.token)), entry_of(Spoken(**fields)))
+        self.put(run_key(digest_of(self.token)), entry_of(RunReports(**fields)))
         return self
 
     def say(self, message: str, progress: float = 0.5, seconds: float = 130) -> Task:
         word = {"message": message, "progress": progress, "at": ago(seconds).isoformat()}
-        self.put(word_key(digest_of(self.token)), word)
+        self.put(message_key(digest_of(self.token)), word)
         return self
 
     def park(self, seconds: float = 86400, silence: float | None = None) -> Task:
@@ -294,7 +294,7 @@ class TestWhoSeesWhat:
 
 class TestStates:
     @pytest.mark.parametrize(
-        ("words", "values", "outcome", "spoken"),
+        ("words", "values", "outcome", "reports"),
         [
             ("starting", {}, None, None),
             ("in doubt", {"state": "up_for_retry"}, None, None),
@@ -308,15 +308,15 @@ class TestStates:
             ("in doubt", {"state": "up_for_retry"}, "run", "closed"),
         ],
     )
-    def test_the_words(self, dag, row, tab, words, values, outcome, spoken):
+    def test_the_words(self, dag, row, tab, words, values, outcome, reports):
         """They are those of the ledger: a run whose start was closed can no longer go on."""
         task = Task(dag, **values)
         if outcome:
             task.outcome(outcome)
-        if spoken == "closed":
-            task.freeze()
-        elif spoken:
-            task.speak(**spoken)
+        if reports == "closed":
+            task.revoke()
+        elif reports:
+            task.speak(**reports)
         if values.get("state") == "awaiting_input":
             task.park()
         assert row(task).startswith(f"{words}|")
@@ -558,7 +558,7 @@ class TestTab:
         task.give(at=ago(680))
         task.outcome(at=ago(670)).say("line 1\nline 2", 0.25, 60).park()
         task.speak(claim=Claim(ago(650), "1001"), refused=["7"])
-        task.put(frozen_key(digest_of(task.token)), {"at": ago(660).isoformat()})
+        task.put(revoked_key(digest_of(task.token)), {"at": ago(660).isoformat()})
         text = tab(task).text
         assert text.count("Sent") == 2
         titles = ["Sent", "nothing was started", "Response: a run was started", '"run_id": "1001"']
@@ -590,7 +590,7 @@ class TestTab:
     def test_the_run_that_a_person_entered(self, dag, tab, row):
         task = Task(dag)
         task.write_start(
-            run={"run_id": "42"}, token=digest_of(task.token), giver=(1, 0), conn_id=task.mark
+            run={"run_id": "42"}, token=digest_of(task.token), issuer=(1, 0), conn_id=task.mark
         )
         assert row(task).startswith("started|")
         assert "A person entered" in tab(task).text
@@ -603,7 +603,7 @@ class TestTab:
         assert "Response: a run was started" in text
 
     @pytest.mark.parametrize(
-        ("outcome", "spoken", "words"),
+        ("outcome", "reports", "words"),
         [
             (None, {}, ["in doubt", "A run may have been started"]),
             ("nothing", {}, ["not started", "No run was started"]),
@@ -615,13 +615,13 @@ class TestTab:
     )
     @pytest.mark.parametrize("state", ["awaiting_input", "running", "failed", None])
     def test_what_is_known_of_the_run_of_before_a_clear(
-        self, dag, tab, listed, outcome, spoken, words, state
+        self, dag, tab, listed, outcome, reports, words, state
     ):
         task = Task(dag, state="failed")
         if outcome:
             task.outcome(outcome)
-        if spoken:
-            task.speak(**spoken)
+        if reports:
+            task.speak(**reports)
         task.clear()
         task.change(state=state, end_date=ago(60))
         found = tab(task)
@@ -672,7 +672,7 @@ class TestTab:
     def test_call_that_was_refused(self, dag, tab):
         task = Task(dag).outcome()
         refusal = {"refused_at": ago(5).isoformat(), "refusal": "status is 'Done'"}
-        task.put(word_key(digest_of(task.token)), refusal)
+        task.put(message_key(digest_of(task.token)), refusal)
         text = tab(task).text
         assert "A call was refused" in text
         assert "status is 'Done'" in text
@@ -727,7 +727,7 @@ class TestMistypedEntries:
 
     def test_nothing_is_said_of_what_the_package_writes(self, dag, tab, listed):
         task = Task(dag).outcome().say("x").speak(claim=Claim(ago(5), "1001"))
-        task.freeze()
+        task.revoke()
         task.enter(MEANT, '"1001"')
         for key in (UPLOAD_KEY, f"{_PROBE}/{'0' * 32}"):
             task.enter(key)
@@ -831,7 +831,7 @@ class TestHostileTexts:
         "value",
         [
             "[]", "7", "null", "{", '"s3://bucket"', "[" * 5000, '{"at": 7}', '{"at": "yesterday"}',
-            '{"at": "2026-01-01", "max_tries": 2, "run": 5, "token": 5, "giver": {}, "conn_id": []}',
+            '{"at": "2026-01-01", "max_tries": 2, "run": 5, "token": 5, "issuer": {}, "conn_id": []}',
             '{"at": "0001-01-01T00:00:00+23:59", "max_tries": 2}', '{"kind": 7, "at": "2026-01-01", "run": {"run_id": {}}}',
             '{"claim": 7, "end": [], "stopped": 5}', '{"claim": {"at": "2026-01-01", "run_id": 7}, "refused": [7]}',
             '{"at": "2026-01-01T00:00:00Z", "max_tries": 2, "completion_timeout": "x", "heartbeat_timeout": 1e999}',
@@ -850,7 +850,7 @@ class TestHostileTexts:
         row = SimpleNamespace(**{**dict.fromkeys(page._COLUMNS), **columns})
         names = "start/1/0", "start/\u0663/0", "start/x", "outcome/1/0", "batch", "run"
         keys = [f"workflow_automation_{name}" for name in names]
-        for key in (*keys, run_key(digest), word_key(digest), frozen_key(digest)):
+        for key in (*keys, run_key(digest), message_key(digest), revoked_key(digest)):
             runs = conversations(row, {keys[0]: start, key: json_object(value)})
             assert page._page(title="Flow run", row=row, runs=runs).status_code == 200
             rows = sorted(
