@@ -1,8 +1,8 @@
 """
 Measure what starting many runs costs, beside bare httpx: ``make bench-batch``.
 
-One Airflow on PostgreSQL runs them in turn, one at a time, against a service that only responds, at once or after 50
-ms, with and without TLS. The time is taken inside of the task, around ``execute``.
+One Airflow on PostgreSQL runs them in turn, one at a time, against a service that only responds, at
+once or after 50 ms, with and without TLS. The time is taken inside of the task, around ``execute``.
 """
 
 from __future__ import annotations
@@ -82,7 +82,11 @@ def measure(
 
 
 def run(scheme: str) -> dict[str, list[float]]:
-    """Measure against services that speak ``scheme``; return each contender's runs per second, by latency: medians."""
+    """
+    Measure against services that speak ``scheme``.
+
+    Return each contender's runs per second, by latency: medians.
+    """
     rates: dict[tuple[str, str], list[float]] = {}
     with temporary_home("bench") as home, ExitStack() as stack:
         certificate, variables = certified(home, scheme)

@@ -1,7 +1,8 @@
 """
 What the benchmarks share: their size, their Airflow, and how they print what they measured.
 
-What takes memory is imported by the functions that need it, for some benchmarks measure their own processes.
+What takes memory is imported by the functions that need it, for some benchmarks measure their own
+processes.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ Size = TypeVar("Size")
 
 
 def pick(usual: Size, small: Size) -> Size:
-    """Return one of two sizes: the second with ``--small``, which shows that a benchmark works, and measures nothing."""
+    """
+    Return one of two sizes.
+
+    The second with ``--small``, which shows that a benchmark works, and measures nothing.
+    """
     return small if SMALL else usual
 
 
 def certified(home: Path, scheme: str) -> tuple[Path | None, dict[str, str]]:
     """
-    Return a service's certificate, if it is to have one, and the environment variables with which tasks trust it.
+    Return a service's certificate, if any, and the environment variables for tasks to trust it.
 
     They trust the usual authorities too: to load those is part of what a request over TLS costs.
     """
@@ -61,7 +66,8 @@ def undisturbed_airflow(
 
     :param home: the folder for all that it writes
     :param dags: the DAG file; it can import the modules beside this one
-    :param settings: more of Airflow's settings, by the names of their variables without ``AIRFLOW__``
+    :param settings: more of Airflow's settings, by the names of their variables without
+        ``AIRFLOW__``
     :param variables: more environment variables for its tasks
     """
     from airflow_launcher.airflow import Airflow
@@ -99,7 +105,11 @@ def run_dag(
 
 
 def read_times(home: Path) -> dict[str, tuple[float, float]]:
-    """Return what the tasks of ``timed`` took: the seconds in ``execute`` and the peak memory in MiB, by their names."""
+    """
+    Return what the tasks of ``timed`` took.
+
+    The seconds in ``execute`` and the peak memory in MiB, by their names.
+    """
     return {
         name: (seconds, peak) for name, seconds, peak in map(json.loads, (home / "times").open())
     }

@@ -1,8 +1,11 @@
 """
-Measure what importing an operator adds to the parsing of a DAG file, after ``airflow.sdk``: ``make bench-import``.
+Measure what importing an operator adds to the parsing of a DAG file, after ``airflow.sdk``.
 
-Each import runs in a fresh interpreter, the contenders in turn, and medians are compared with HttpOperator's. The aim: at
-most 10 modules, none that is heavy, and under 5 % of HttpOperator's CPU time.
+``make bench-import``.
+
+Each import runs in a fresh interpreter, the contenders in turn, and medians are compared with
+HttpOperator's. The aim: at most 10 modules, none that is heavy, and under 5 % of HttpOperator's CPU
+time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """
-Measure what the page **Flow runs** costs, beside Airflow's own list of task instances: ``make bench-page``.
+Measure what the page **Flow runs** costs, beside Airflow's own list of task instances.
 
-An API server with PostgreSQL has 300,000 task instances that ended, each with two entries, 500 that wait, and 10 batches
-with 2,000 entries each. The page is asked for as a browser does that leaves it open, and so is Airflow's endpoint that the
-UI lists task instances with, for its largest page, 100 rows, in turn; the page of the runs counts and sorts all 510, and
-shows 200.
+``make bench-page``.
+
+An API server with PostgreSQL has 300,000 task instances that ended, each with two entries, 500 that
+wait, and 10 batches with 2,000 entries each. The page is asked for as a browser does that leaves it
+open, and so is Airflow's endpoint that the UI lists task instances with, for its largest page, 100
+rows, in turn; the page of the runs counts and sorts all 510, and shows 200.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ THEIRS = (
     "/api/v2/dags/~/dagRuns/~/taskInstances?state=awaiting_input&limit=100&order_by=-start_date"
 )
 
-# A waiting task has three entries; a third of the flows have said something. One in a hundred old tasks failed last week.
+# A waiting task has three entries; a third of the flows have said something. One in a hundred old
+# tasks failed last week.
 FILL = f"""
 SET LOCAL session_replication_role = replica;  -- without the checks of foreign keys, which take most of the time
 

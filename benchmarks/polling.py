@@ -1,4 +1,8 @@
-"""An operator as other providers' are: its task is deferred to a trigger that asks an HTTP URL again and again."""
+"""
+An operator as other providers' are.
+
+Its task is deferred to a trigger that asks an HTTP URL again and again.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """
 A service that only responds, to measure clients and not itself.
 
-It reads just enough HTTP/1.1 to find the end of a request, keeps nothing of it, and responds to each with a run.
+It reads just enough HTTP/1.1 to find the end of a request, keeps nothing of it, and responds to
+each with a run.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 """
-Measure what starting a run costs, with and without a claim, beside the same request by HttpOperator: ``make bench-start``.
+Measure what starting a run costs, with and without a claim.
 
-One DAG run has the tasks of all three in turn, one after the other, against the same local service. A task's duration is
-Airflow's own, from ``start_date`` to ``end_date``; the time in ``execute`` is taken inside the task. The aim: at most
-1.4 times the task of HttpOperator, and with a claim at most 1.05 times the task without one.
+Beside the same request by HttpOperator: ``make bench-start``.
+
+One DAG run has the tasks of all three in turn, one after the other, against the same local service.
+A task's duration is Airflow's own, from ``start_date`` to ``end_date``; the time in ``execute`` is
+taken inside the task. The aim: at most 1.4 times the task of HttpOperator, and with a claim at most
+1.05 times the task without one.
 """
 
 from __future__ import annotations
@@ -53,14 +56,19 @@ Milliseconds = list[float]
 
 
 def run(scheme: str) -> dict[str, tuple[Milliseconds, Milliseconds]]:
-    """Measure against a service that speaks ``scheme``; return the times of the tasks, and those in ``execute``."""
+    """
+    Measure against a service that speaks ``scheme``.
+
+    Return the times of the tasks, and those in ``execute``.
+    """
     with temporary_home("bench") as home:
         certificate, variables = certified(home, scheme)
         with (
             LocalService(certfile=certificate, journal=home / "journal") as service,
             undisturbed_airflow(home, DAGS, variables=variables) as airflow,
         ):
-            # So much later, the API server hears it beside the tasks of all three, and not beside its own alone.
+            # So much later, the API server hears it beside the tasks of all three, and not beside
+            # its own alone.
             service.callbacks.add(None, started=20)
             airflow.api.add_connection("workflow_automation_default", service.airflow_connection())
             airflow.api.add_connection("http_default", {"conn_type": "http", "host": service.url})

@@ -1,4 +1,8 @@
-"""The time in ``execute``, taken inside of the task, and the peak memory: for the DAG files of the benchmarks."""
+"""
+The time in ``execute``, taken inside of the task, and the peak memory.
+
+For the DAG files of the benchmarks.
+"""
 
 from __future__ import annotations
 

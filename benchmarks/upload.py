@@ -1,8 +1,9 @@
 """
 Measure uploads against what else one might use: ``make bench-upload``.
 
-Every contender sends the same files to the same local service, each time in a fresh process, in interleaved rounds.
-Timed is the upload alone: what it imports and the opening of its clients are not, a shell pipeline's start is.
+Every contender sends the same files to the same local service, each time in a fresh process, in
+interleaved rounds. Timed is the upload alone: what it imports and the opening of its clients are
+not, a shell pipeline's start is.
 
 The objects are in a stand-in for S3 (moto), behind a proxy that delays each request.
 """
@@ -63,7 +64,7 @@ class Given(NamedTuple):
     store: int
 
 
-# The contenders ---------------------------------------------------------------------------------------
+# The contenders -----------------------------------------------------------------------------------
 # Each imports what it needs, and returns what sends the files and returns the response.
 
 Send = Callable[[], Any]
@@ -83,7 +84,11 @@ def this_provider(given: Given) -> Send:
 
 
 def operator(_: Given) -> Send:
-    """Send the objects below a prefix with this provider's operator, which records what was confirmed."""
+    """
+    Send the objects below a prefix with this provider's operator.
+
+    It records what was confirmed.
+    """
     from workflow_automation_provider.execution import upload  # noqa: F401 - what an upload imports
     from workflow_automation_provider.hooks.sources import resolve
     from workflow_automation_provider.operators.flows import UploadFilesOperator
@@ -103,7 +108,11 @@ def operator(_: Given) -> Send:
 
 
 def http_hook(given: Given) -> Send:
-    """Send with Airflow's HttpHook, with the whole file in memory, as one writes it who has small files in mind."""
+    """
+    Send with Airflow's HttpHook, with the whole file in memory.
+
+    This is how one writes it for small files.
+    """
     from airflow.providers.http.hooks.http import HttpHook
 
     hook = HttpHook("POST", http_conn_id="bench_http")
@@ -147,7 +156,11 @@ def boto3_curl(given: Given) -> Send:
 
 
 def curl(given: Given) -> Send:
-    """Send a file with ``base64 | curl``: streamed and so chunked, for curl cannot know the length of a pipe."""
+    """
+    Send a file with ``base64 | curl``.
+
+    Streamed and so chunked, for curl cannot know the length of a pipe.
+    """
     return pipeline(given, f"base64 -w0 {shlex.quote(str(given.path))}")
 
 
@@ -209,7 +222,11 @@ CASES = [
 
 
 def peak(is_pipeline: bool) -> int:
-    """Return the highest resident memory so far in bytes, of this process or of the largest child."""
+    """
+    Return the highest resident memory so far in bytes.
+
+    Of this process or of the largest child.
+    """
     if is_pipeline:
         return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * KIB
     status = Path("/proc/self/status").read_text()
@@ -217,7 +234,11 @@ def peak(is_pipeline: bool) -> int:
 
 
 def contend(contender: Callable[[Given], Send], given: Given) -> tuple[float, int]:
-    """Send the files once; return the seconds it took, and the bytes of memory above the baseline."""
+    """
+    Send the files once.
+
+    Return the seconds it took, and the bytes of memory above the baseline.
+    """
     is_pipeline = contender in (curl, boto3_curl)
     send = contender(given)
     baseline = peak(is_pipeline)
@@ -229,7 +250,7 @@ def contend(contender: Callable[[Given], Send], given: Given) -> tuple[float, in
     return seconds, peak(is_pipeline) - baseline
 
 
-# The store --------------------------------------------------------------------------------------------
+# The store ----------------------------------------------------------------------------------------
 
 
 def s3(port: int, **config: Any) -> Any:
@@ -266,7 +287,7 @@ def store(home: Path, size: int, objects: int) -> Iterator[StoreProxy]:
         moto.kill()
 
 
-# Rounds -----------------------------------------------------------------------------------------------
+# Rounds -------------------------------------------------------------------------------------------
 
 
 class Result(NamedTuple):

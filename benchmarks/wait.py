@@ -1,13 +1,17 @@
 """
-Measure what waiting for the ends of runs costs, beside deferred tasks that poll: ``make bench-wait``.
+Measure what waiting for the ends of runs costs, beside deferred tasks that poll.
 
-One Airflow does both in turn. First its tasks wait with ``TriggerFlowOperator(wait_for_completion=True)``, without a
-triggerer. Then a triggerer is started, and as many tasks are deferred to a trigger that asks an HTTP URL every
-minute, as other providers' triggers do. What Airflow's processes use is measured for a minute while all of them
-wait. Then some flows end, one after the other, and what is measured is the time until their tasks have succeeded.
+``make bench-wait``.
 
-A waiting task continues now and then to look: first after 25 seconds, later every hour. Here it does only the
-latter. What a check costs is what it costs to continue a task, which is measured as the flows end.
+One Airflow does both in turn. First its tasks wait with
+``TriggerFlowOperator(wait_for_completion=True)``, without a triggerer. Then a triggerer is started,
+and as many tasks are deferred to a trigger that asks an HTTP URL every minute, as other providers'
+triggers do. What Airflow's processes use is measured for a minute while all of them wait. Then some
+flows end, one after the other, and what is measured is the time until their tasks have succeeded.
+
+A waiting task continues now and then to look: first after 25 seconds, later every hour. Here it
+does only the latter. What a check costs is what it costs to continue a task, which is measured as
+the flows end.
 """
 
 from __future__ import annotations
@@ -56,7 +60,11 @@ with DAG("deferred", schedule=None):
 
 
 Flows = list[threading.Event]
-"""The ends of the flows that one of the ways waits for: of the first tasks; those of all others never end."""
+"""
+The ends of the flows that one of the ways waits for.
+
+Of the first tasks; those of all others never end.
+"""
 
 
 def end(flows: Flows) -> list[float]:
@@ -112,7 +120,11 @@ def processes(airflow: Airflow) -> list[psutil.Process]:
 
 
 def queries(airflow: Airflow) -> int:
-    """Return how many statements the database has run, without those that only begin or end a transaction."""
+    """
+    Return how many statements the database has run.
+
+    Without those that only begin or end a transaction.
+    """
     found = 0
     with (airflow.home / "outputs" / "postgresql.out").open(errors="replace") as log:
         for line in log:
@@ -198,7 +210,8 @@ def compare() -> tuple[Result, Result]:
         serve(deferred) as url,
         LocalService(journal=home / "runs") as service,
     ):
-        # An end that comes before the scheduler has seen the task wait is found when the task next looks.
+        # An end that comes before the scheduler has seen the task wait is found when the task next
+        # looks.
         service.callbacks.add(inputs={"dag": "warm_up"}, delay=SPREAD)
         for case in range(ENDING):
             service.callbacks.add(inputs={"case": case}, result=wait)

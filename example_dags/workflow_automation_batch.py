@@ -1,8 +1,8 @@
 """
 Start a run for each row of a CSV file in a bucket, in one task, and report what was started.
 
-The parameters name the bucket. Their defaults are local folders, so that the example runs as it is; with S3 they are such as
-``s3://aws_default@reports/customers.csv``.
+The parameters name the bucket. Their defaults are local folders, so that the example runs as it is;
+with S3 they are such as ``s3://aws_default@reports/customers.csv``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Check that a flow calls Airflow: start it once, and see what its run says within half a minute.
 
-Trigger this DAG by hand, and look at the log of its task or at its tab **Flow run**: in which order the run said that it
-began, how far it was, and how it ended. Requires Airflow 3.3 or later.
+Trigger this DAG by hand, and look at the log of its task or at its tab **Flow run**: in which order
+the run said that it began, how far it was, and how it ended. Requires Airflow 3.3 or later.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """
 Settle a start in doubt by the run itself: it claims its start before it does anything.
 
-If the service does not respond in time, or the task is killed, the task waits until the run says that it has begun, and
-returns that run; if none does so, the task's retry starts another, and a run that comes too late is told to stop. The flow's
-first step sends an HTTP request to the URL in its input ``callback_url``, and ends the run on 404.
-Requires Airflow 3.3 or later.
+If the service does not respond in time, or the task is killed, the task waits until the run says
+that it has begun, and returns that run; if none does so, the task's retry starts another, and a run
+that comes too late is told to stop. The flow's first step sends an HTTP request to the URL in its
+input ``callback_url``, and ends the run on 404. Requires Airflow 3.3 or later.
 """
 
 from __future__ import annotations

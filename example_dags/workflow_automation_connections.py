@@ -1,8 +1,8 @@
 """
 Start runs of two flows, each with a connection of its own, and upload files for them.
 
-The connections are ``workflow_automation_orders`` and ``workflow_automation_invoices``. Each holds the API key of one workflow
-and its Flow ID, which an upload requires.
+The connections are ``workflow_automation_orders`` and ``workflow_automation_invoices``. Each holds
+the API key of one workflow and its Flow ID, which an upload requires.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """
-Start a run for each customer whose name a function turns into inputs, with the decorator ``@task.trigger_flow``.
+Start a run for each customer whose name a function turns into inputs.
 
-All that holds for ``TriggerFlowOperator`` holds for these tasks: each starts one run, also if it is retried, and has the
-button Open run.
+With the decorator ``@task.trigger_flow``.
+
+All that holds for ``TriggerFlowOperator`` holds for these tasks: each starts one run, also if it is
+retried, and has the button Open run.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ def list_customers() -> list[str]:
 # [START howto_decorator_trigger_flow]
 @task.trigger_flow(retries=3)
 def trigger(customer: str, language: str, dag=None) -> dict:
-    # Called only if a run is to be started. What it returns is sent as it is, without rendering templates.
+    # Called only if a run is to be started. What it returns is sent as it is, without rendering
+    # templates.
     return {
         "customer": customer,
         "greeting": f"Dear {customer}",

@@ -1,8 +1,8 @@
 """
 Start a run in one DAG, and let the flow start the next DAG by Airflow's REST API as its last step.
 
-The flow gets the ID of the DAG run to create among its inputs, and starts ``workflow_automation_next_dag`` with its results
-as the configuration.
+The flow gets the ID of the DAG run to create among its inputs, and starts
+``workflow_automation_next_dag`` with its results as the configuration.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """
 Start a run when a task fails, for example of a flow that opens a ticket.
 
-The task fails, unless the DAG run's configuration has more rows: ``{"rows": 3}``. The link to the run is in the task's log.
+The task fails, unless the DAG run's configuration has more rows: ``{"rows": 3}``. The link to the
+run is in the task's log.
 """
 
 from __future__ import annotations

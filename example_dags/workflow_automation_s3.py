@@ -1,8 +1,10 @@
 """
-Upload objects from S3 for a run, wait for the end of the run, and read the object that the flow wrote to S3.
+Upload objects from S3 for a run, wait for the end of the run.
 
-The connection ``aws_default`` has access to the bucket ``reports``, and so has the flow. Requires Airflow 3.3 or later, and
-the extra ``amazon`` of this package.
+And read the object that the flow wrote to S3.
+
+The connection ``aws_default`` has access to the bucket ``reports``, and so has the flow. Requires
+Airflow 3.3 or later, and the extra ``amazon`` of this package.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """
 Start a run for each customer in one task, with TaskFlow.
 
-On Airflow 3.3 and later, a retry gets the runs that earlier tries started, and starts only the others. On earlier versions,
-it would start all of them again: set ``retries=0`` there if that does harm.
+On Airflow 3.3 and later, a retry gets the runs that earlier tries started, and starts only the
+others. On earlier versions, it would start all of them again: set ``retries=0`` there if that does
+harm.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ with DAG(
     # [START howto_operator_trigger_flow]
     TriggerFlowOperator(
         task_id="trigger",
-        # The names are those that the flow defines. "{{ ds }}" alone is undefined in a DAG run without a logical date,
-        # such as one that an asset triggers.
+        # The names are those that the flow defines. "{{ ds }}" alone is undefined in a DAG run
+        # without a logical date, such as one that an asset triggers.
         inputs={
             "day": "{{ (dag_run.logical_date or dag_run.run_after) | ds }}",
             "dag": "{{ dag.dag_id }}",

@@ -1,8 +1,8 @@
 """
 Start a run, upload files for it, and pass its link on to another task.
 
-The connection ``workflow_automation_default`` holds the base URL, the API key of the workflow and its Flow ID, which an
-upload requires.
+The connection ``workflow_automation_default`` holds the base URL, the API key of the workflow and
+its Flow ID, which an upload requires.
 """
 
 from __future__ import annotations

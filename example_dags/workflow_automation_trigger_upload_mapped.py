@@ -1,8 +1,8 @@
 """
 Start a run for each item of a list, and upload that item's files for that run.
 
-The connection ``workflow_automation_default`` holds the base URL, the API key of the workflow and its Flow ID, which an
-upload requires.
+The connection ``workflow_automation_default`` holds the base URL, the API key of the workflow and
+its Flow ID, which an upload requires.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ with DAG(
     doc_md=__doc__,
     tags=["example", "workflow automation"],
 ):
-    # [START howto_operator_upload_files_mapped]
-    # Each item has a trigger and an upload of its own: if one trigger fails, its upload does not run, and the others
-    # still send their files to their own runs.
+    # [START howto_operator_upload_files_mapped] Each item has a trigger and an upload of its own:
+    # if one trigger fails, its upload does not run, and the others still send their files to their
+    # own runs.
     @task_group
     def customer(inputs: dict, files: list[str]) -> None:
         trigger = TriggerFlowOperator(task_id="trigger", inputs=inputs, retries=3)

@@ -1,8 +1,8 @@
 """
 Wait for the end of a run, and use what the flow returned.
 
-The flow's last step sends an HTTP request to the URL in its input ``callback_url``. The task waits for it without a worker.
-Requires Airflow 3.3 or later.
+The flow's last step sends an HTTP request to the URL in its input ``callback_url``. The task waits
+for it without a worker. Requires Airflow 3.3 or later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """
 Wait for the file that a flow writes as its last step, and read it.
 
-For a flow that cannot reach Airflow, and for Airflow before 3.3. The parameter ``folder`` names where the flow writes. Its
-default is a local folder, so that the example runs as it is; with S3 it is such as ``s3://aws_default@reports/results``.
+For a flow that cannot reach Airflow, and for Airflow before 3.3. The parameter ``folder`` names
+where the flow writes. Its default is a local folder, so that the example runs as it is; with S3 it
+is such as ``s3://aws_default@reports/results``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Airflow in .airflow/ with the example DAGs, their connections and a local service: for the demo and the UI."""
+"""
+Airflow in .airflow/ with the example DAGs, their connections and a local service.
+
+For the demo and the UI.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,8 @@ def local_airflow(
     airflow = _LocalAirflow(HOMES / name, port)
     try:
         if not airflow.prepared:
-            # Another Airflow's database cannot always be migrated, and nothing in it is worth keeping.
+            # Another Airflow's database cannot always be migrated, and nothing in it is worth
+            # keeping.
             shutil.rmtree(airflow.home, ignore_errors=True)
             airflow.home.mkdir(parents=True)
         with (
@@ -82,8 +87,8 @@ class _LocalAirflow(Airflow):
     """Airflow with a UI, in which new DAGs are paused; what stops it cannot be interrupted."""
 
     def __init__(self, home: Path, port: int | None) -> None:
-        # Where the tasks report to. With SQLite, one process for both now and then blocks itself: the UI waits for the
-        # database while it keeps a task's transaction from ending.
+        # Where the tasks report to. With SQLite, one process for both now and then blocks itself:
+        # the UI waits for the database while it keeps a task's transaction from ending.
         execution_port = str(free_port())
         super().__init__(
             home,
@@ -116,7 +121,11 @@ class _LocalAirflow(Airflow):
 
 
 def _set_up(airflow: Airflow, service: LocalService, s3: LocalS3) -> None:
-    """Make what the examples need, and unpause those without a schedule: the others would run before anybody asks for it."""
+    """
+    Make what the examples need, and unpause those without a schedule.
+
+    The others would run before anybody asks for it.
+    """
     for conn_id, key in KEYS.items():
         _set_connection(airflow, conn_id, service.airflow_connection(key))
     _set_connection(airflow, "aws_default", s3.connection)
@@ -139,13 +148,18 @@ def _set_connection(airflow: Airflow, conn_id: str, connection: dict[str, Any]) 
     """Add a connection in place of the one from an earlier start, which has another address."""
     if airflow.api.answers(f"/api/v2/connections/{conn_id}"):
         airflow.api.ask("DELETE", f"/connections/{conn_id}")
-    # The Test button of Airflow to 3.3.2 sends 0 for a port that is not set, and is refused: another address.
+    # The Test button of Airflow to 3.3.2 sends 0 for a port that is not set, and is refused:
+    # another address.
     more = {"description": "A local service of make ui", "port": 0}
     airflow.api.add_connection(conn_id, {**connection, **more})
 
 
 def _script_flows(service: LocalService, s3: LocalS3, delay: float) -> None:
-    """Have the runs of the examples claim, report and call back, and the task of the one that claims get no response."""
+    """
+    Have the runs of the examples claim, report and call back.
+
+    The task of the one that claims gets no response.
+    """
 
     def write_object(run: Run) -> None:
         s3.put(run.inputs["key"], b"customer,total\nAda,19.99\nGrace,240.00\n")

@@ -1,7 +1,10 @@
 """
-Change the code that the promise rests on, one small change at a time, and see whether a unit test notices.
+Change the code that the promise rests on, one small change at a time.
 
-mutmut makes the changes and runs the tests. A change that no test notices must be explained in tests/mutants.toml.
+And see whether a unit test notices.
+
+mutmut makes the changes and runs the tests. A change that no test notices must be explained in
+tests/mutants.toml.
 """
 
 from __future__ import annotations
@@ -84,7 +87,11 @@ def change_string(node: cst.BaseString) -> Iterator[cst.CSTNode]:
 
 
 def add_operators() -> None:
-    """Have mutmut make these changes beside its own: go on without a call or a raise, return None, and those above."""
+    """
+    Have mutmut make these changes beside its own.
+
+    Go on without a call or a raise, return None, and those above.
+    """
     operators = cast("list[Any]", mutators.mutation_operators)
     nothing = m.Return(value=None) | m.Return(value=m.Name("None"))
     operators[:] = [
@@ -102,7 +109,11 @@ def add_operators() -> None:
 
 
 def prepare_workspace() -> None:
-    """Copy what mutmut needs, in the layout that it knows, so that each run is whole and the code stays untouched."""
+    """
+    Copy what mutmut needs, in the layout that it knows.
+
+    Each run is then whole, and the code stays untouched.
+    """
     shutil.rmtree(WORKSPACE, ignore_errors=True)
     for source, target in (
         ("provider", "src"),
@@ -145,7 +156,11 @@ def read_results(file: str) -> Iterator[tuple[Mutant, str]]:
 
 
 def test_group(files: list[str], patterns: Iterable[str]) -> list[tuple[Mutant, str]]:
-    """Test the mutants of some files with some tests, in a process of its own, and return the results."""
+    """
+    Test the mutants of some files with some tests, in a process of its own.
+
+    It returns the results.
+    """
     prepare_workspace()
     with contextlib.chdir(WORKSPACE):
         tests = sorted(str(path) for one in patterns for path in Path("tests", "unit").glob(one))
@@ -196,7 +211,11 @@ def report(results: list[tuple[Mutant, str]]) -> bool:
 
 
 def main() -> int:
-    """Test the mutants of all files, or of those that are named; return 1 if a survivor is unexplained."""
+    """
+    Test the mutants of all files, or of those that are named.
+
+    Return 1 if a survivor is unexplained.
+    """
     patterns = sys.argv[1:] or ["*"]
     results = []
     for files, tests in GROUPS.items():

@@ -1,11 +1,12 @@
 """
 Renew what pages of the documentation take from code, so that they can be read without a build.
 
-A comment before a code block names the part of an example DAG that is between ``# [START name]`` and ``# [END name]``; one before
-a table names the docstrings that it is made of: those of methods of a class, or of classes of a module::
+A comment before a code block names the part of an example DAG that is between ``# [START name]``
+and ``# [END name]``; one before a table names the docstrings that it is made of: those of methods
+of a class, or of classes of a module::
 
-    <!-- cut: example_dags/workflow_automation_trigger.py howto_operator_trigger_flow -->
-    <!-- table: workflow_automation_provider.hooks.workflow_automation.WorkflowAutomationHook close -->
+    <!-- cut: example_dags/workflow_automation_trigger.py howto_operator_trigger_flow --> <!--
+    table: workflow_automation_provider.hooks.workflow_automation.WorkflowAutomationHook close -->
     <!-- table: workflow_automation_provider.testing.journal Run Upload -->
 """
 
@@ -54,7 +55,11 @@ def first_sentence(documented: Any) -> str:
 
 
 def rows(path: str, names: list[str]) -> Iterator[list[str]]:
-    """Return a row for each method of a class, or class of a module: how it is called, and what its docstring says."""
+    """
+    Return a row for each method of a class, or class of a module.
+
+    How it is called, and what its docstring says.
+    """
     yield ["Name", "Meaning"]
     for name in names:
         found = getattr(resolve_name(path), name)

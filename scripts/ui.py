@@ -24,7 +24,11 @@ REPORT = {"rows": 1250, "file": "orders.csv"}
 
 
 def chosen_port(variable: str, default: int) -> int:
-    """Return the port that an environment variable names, or else the first free one from a default on."""
+    """
+    Return the port that an environment variable names.
+
+    By default, it is the first free one from a port on.
+    """
     if not (chosen := os.environ.get(variable)):
         return next(filter(is_free, range(default, 65536)))
     if not is_free(int(chosen)):

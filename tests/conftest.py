@@ -19,8 +19,8 @@ import trustme
 from hypothesis import HealthCheck, settings
 from packaging.version import Version
 
-# No time limit per example, for machines are loaded. Few examples while one works, more with the coverage, and the
-# same ones each time where a failure would stop others' work.
+# No time limit per example, for machines are loaded. Few examples while one works, more with the
+# coverage, and the same ones each time where a failure would stop others' work.
 settings.register_profile("default", deadline=None, max_examples=30)
 settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.register_profile("ci", settings.get_profile("thorough"), derandomize=True)
@@ -47,14 +47,19 @@ os.environ |= {
     "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _DATABASE,
 }
 (_HOME / "dags").mkdir()
-# Not when pytest ends: in mutation testing, it runs again and again in one process and its forks, with this one Airflow.
+# Not when pytest ends: in mutation testing, it runs again and again in one process and its forks,
+# with this one Airflow.
 atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
 
 pytest_plugins = ["workflow_automation_provider.testing.pytest_plugin"]
 
 
 def pytest_collection_finish() -> None:
-    """Have the garbage collector leave out what all tests share, and look less often at the rest."""
+    """
+    Have the garbage collector leave out what all tests share.
+
+    And look less often at the rest.
+    """
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 
@@ -64,7 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     Begin with what needs an Airflow, which takes longer to start than a hundred tests.
 
-    Of two processes of pytest-xdist, only the first then starts one: the other takes over what comes last.
+    Of two processes of pytest-xdist, only the first then starts one: the other takes over what
+    comes last.
     """
     quick_first = (
         "MUTANT_UNDER_TEST" in os.environ
@@ -77,7 +83,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Trust one authority, not the usual hundreds: each client would read those, which takes longer than most tests."""
+    """
+    Trust one authority, not the usual hundreds.
+
+    Each client would read those, which takes longer than most tests.
+    """
     bundle = tmp_path_factory.mktemp("authority") / "ca.pem"
     trustme.CA().cert_pem.write_to_path(bundle)
     with pytest.MonkeyPatch.context() as patch:
@@ -87,7 +97,11 @@ def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _forget_secrets() -> Iterator[None]:
-    """Have Airflow forget what it masks: for each new secret, it compiles one expression of all that it has ever seen."""
+    """
+    Have Airflow forget what it masks.
+
+    For each new secret, it compiles one expression of all that it has ever seen.
+    """
     yield
     for name in ("airflow._shared", "airflow.sdk._shared"):
         if module := sys.modules.get(f"{name}.secrets_masker.secrets_masker"):

@@ -1,4 +1,8 @@
-"""Flows as assets of Airflow, whose URI is their URL in the service's API, with the scheme ``workflow-automation``."""
+"""
+Flows as assets of Airflow.
+
+Their URI is their URL in the service's API, with the scheme ``workflow-automation``.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,11 @@ def create_asset(*, base_url: str, flow_id: str, extra: dict[str, Any] | None = 
 
 
 def uri_of(base_url: str, flow_id: str) -> str:
-    """Return the URI of a flow, without an asset, because creating an asset imports Airflow's providers."""
+    """
+    Return the URI of a flow, without an asset.
+
+    Because creating an asset imports Airflow's providers.
+    """
     base = base_url.rpartition("://")[2].rstrip("/")
     return f"{ASSET_SCHEME}://{base}/flows/{path_segment(flow_id)}"
 

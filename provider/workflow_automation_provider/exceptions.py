@@ -18,8 +18,8 @@ Exception                         accepted   When
 :class:`BatchInterruptedError`    any        an unexpected error ended a batch
 ================================  =========  ===================================================================
 
-All are subclasses of :class:`WorkflowAutomationError`. The tasks of this provider raise the same exceptions;
-those that Airflow must not retry are also an ``AirflowFailException``.
+All are subclasses of :class:`WorkflowAutomationError`. The tasks of this provider raise the same
+exceptions; those that Airflow must not retry are also an ``AirflowFailException``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,11 @@ class Code(enum.StrEnum):
     consequence: str
     """What the service did; ``{run}`` is the run."""
     what_to_do: str
-    """For a person; ``{again}`` is how to start over, and ``{enter}`` how to continue with the run."""
+    """
+    For a person.
+
+    ``{again}`` is how to start over, and ``{enter}`` how to continue with the run.
+    """
 
     def __new__(cls, code: str, consequence: str, what_to_do: str) -> Self:
         """Make a row of the table."""
@@ -153,15 +157,15 @@ class WorkflowAutomationError(Exception):
     """
     A request to the workflow automation service that did not succeed.
 
-    Its text has separate lines for what happened, what that means, what to do next and, if known, the
-    connection and the flow. It never contains the API key.
+    Its text has separate lines for what happened, what that means, what to do next and, if known,
+    the connection and the flow. It never contains the API key.
 
     :param message: what happened
     :param consequence: what that means, by default that of the code
     :param next_step: what to do about it
     :param code: the kind of failure, by default that of the class
-    :param accepted: whether the service acted on the request; for a task, also whether it did in an earlier
-        try. By default that of the class
+    :param accepted: whether the service acted on the request; for a task, also whether it did in an
+        earlier try. By default that of the class
     :param status: HTTP status of the response, None if there was none
     :param quote: the service's own words, shortened, or in parentheses why they are not shown
     :param retry_after: seconds that the service asked to wait, None if it did not
@@ -171,7 +175,11 @@ class WorkflowAutomationError(Exception):
     """
 
     accepted: Accepted = Accepted.NO
-    """Whether the service acted on the request; for a task, also whether it did in an earlier try."""
+    """
+    Whether the service acted on the request.
+
+    For a task, also whether it did in an earlier try.
+    """
     _code: ClassVar[Code | None] = None
 
     def __init__(
@@ -251,7 +259,11 @@ class InvalidRequestError(WorkflowAutomationError, ValueError):
 
 
 class ConnectionUnusableError(WorkflowAutomationError):
-    """A run was started, and what follows needs the connection, which cannot be used: a retry goes on with the run."""
+    """
+    A run was started, and what follows needs the connection, which cannot be used.
+
+    A retry goes on with the run.
+    """
 
     _code = Code.CONNECTION
     accepted = Accepted.YES
@@ -261,8 +273,8 @@ class FileUnavailableError(WorkflowAutomationError):
     """
     A file is missing, cannot be read or written, or changed while it was read; a retry may succeed.
 
-    Nothing was sent, or the request was aborted before all of it was sent: the service cannot have accepted
-    the files.
+    Nothing was sent, or the request was aborted before all of it was sent: the service cannot have
+    accepted the files.
     """
 
     _code = Code.FILE
@@ -287,7 +299,11 @@ class RejectedError(WorkflowAutomationError):
 
 
 class UnidentifiedError(WorkflowAutomationError):
-    """The service accepted the request (2xx), but its response does not say which run was started."""
+    """
+    The service accepted the request (2xx).
+
+    Its response does not say which run was started.
+    """
 
     _code = Code.UNIDENTIFIED
     accepted = Accepted.YES
@@ -297,8 +313,8 @@ class OutcomeUnknownError(WorkflowAutomationError):
     """
     The request was sent, but it is unknown whether the service acted on it.
 
-    A gateway may return 408 or 5xx after it had forwarded the request, and 302 or 303 may follow a POST that was
-    carried out.
+    A gateway may return 408 or 5xx after it had forwarded the request, and 302 or 303 may follow a
+    POST that was carried out.
     """
 
     _code = Code.START_UNKNOWN
@@ -321,7 +337,11 @@ class RunFailedError(WorkflowAutomationError):
 
 
 class RunTimeoutError(RunFailedError):
-    """The run did not report its end within ``completion_timeout``, or anything for ``heartbeat_timeout``."""
+    """
+    The run reported no end, or nothing at all, in time.
+
+    See ``completion_timeout`` and ``heartbeat_timeout``.
+    """
 
     _code = Code.RUN_OVERDUE
 

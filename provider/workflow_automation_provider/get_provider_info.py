@@ -1,4 +1,8 @@
-"""The provider's metadata for Airflow (entry point group ``apache_airflow_provider``), which imports next to nothing."""
+"""
+The provider's metadata for Airflow (entry point group ``apache_airflow_provider``).
+
+This module imports next to nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The files and the flow of a task, for Airflow's lineage collector, which OpenLineage's provider reads."""
+"""
+The files and the flow of a task, for Airflow's lineage collector.
+
+OpenLineage's provider reads it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,8 @@ _log = logging.getLogger(__name__)
 MAX_INPUTS = 50
 """The most inputs that are reported: for more files, their folders; for more folders, the first."""
 
-# A connection ID or a user is left out; elsewhere, an @, a query or an encoded character may be a secret's.
+# A connection ID or a user is left out; elsewhere, an @, a query or an encoded character may be a
+# secret's.
 _URL = re.compile(r"([a-z][a-z0-9+.-]*://)(?:[\w.-]+@)?([\w.~-]*(?::\d+)?/[^@?#%]*)", re.ASCII)
 _FILE = "file://"
 _MAGIC = re.compile(r"[*[]")
@@ -34,7 +39,9 @@ def collect(
     hook: BaseHook, flow_id: str | None, *, read: object = (), written: object = ()
 ) -> None:
     """
-    Give the flow and the files to Airflow's collector, if anything reads it. A failure is only logged.
+    Give the flow and the files to Airflow's collector.
+
+    If anything reads it. A failure is only logged.
 
     :param hook: has the client with the flow's base URL
     :param flow_id: the flow, None if it is unknown
@@ -70,9 +77,12 @@ def _is_read() -> bool:
 
 def uris_of(files: object) -> list[str]:
     """
-    Return the URIs of files, in order: at most :data:`MAX_INPUTS`, otherwise those of their folders.
+    Return the URIs of files, in order.
 
-    :param files: what was resolved, or a source or several as a DAG author passes them. A glob is reported as its folder
+    At most :data:`MAX_INPUTS`, otherwise those of their folders.
+
+    :param files: what was resolved, or a source or several as a DAG author passes them. A glob is
+        reported as its folder
     """
     if isinstance(files, str | os.PathLike | Asset | Mapping | File) or not isinstance(
         files, Iterable

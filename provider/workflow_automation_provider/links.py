@@ -21,7 +21,11 @@ _log = logging.getLogger(__name__)
 
 
 class FlowRunLink(BaseOperatorLink):
-    """Link to the run in the application, as soon as the run is known, while the task is still running."""
+    """
+    Link to the run in the application, as soon as the run is known.
+
+    While the task is still running.
+    """
 
     name = "Open run"
     _last: ClassVar[tuple[object, str] | None] = None
@@ -56,8 +60,8 @@ class FlowRunLink(BaseOperatorLink):
         """
         Return the link that was stored, or an empty string.
 
-        Airflow 3 also calls this at the end of the task, with the task instance itself as ``ti_key``, and
-        overwrites the stored link with the result.
+        Airflow 3 also calls this at the end of the task, with the task instance itself as
+        ``ti_key``, and overwrites the stored link with the result.
         """
         if self._last and self._last[0] is ti_key:
             return self._last[1]

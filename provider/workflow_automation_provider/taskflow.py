@@ -48,15 +48,16 @@ def trigger_flow_once(
     """
     Start a run from within a task, such as a function decorated with ``@task``, at most once.
 
-    A later try that calls this with the same ``name`` gets the run that was started instead of starting
-    another, as with :class:`~workflow_automation_provider.operators.flows.TriggerFlowOperator` (Airflow
-    3.3+).
+    A later try that calls this with the same ``name`` gets the run that was started instead of
+    starting another, as with
+    :class:`~workflow_automation_provider.operators.flows.TriggerFlowOperator` (Airflow 3.3+).
 
     .. code-block:: python
 
         @task(retries=3)
         def reports(customers: list[str]) -> list[str]:
-            return [trigger_flow_once(customer, inputs={"customer": customer})["run_id"] for customer in customers]
+            return [trigger_flow_once(customer, inputs={"customer": customer})["run_id"] for
+            customer in customers]
 
     Follows sections 4.1 (with a ``flow_id``) and 4.2 (without) of the interface.
 
@@ -66,15 +67,15 @@ def trigger_flow_once(
     :param inputs: input names, as the flow defines them, and JSON values
     :param flow_id: the flow to start; None for the one that the connection's API key identifies
     :param workflow_automation_conn_id: connection with the base URL and the API key
-    :param on_unknown_start: what to do if it is unknown whether a run was started: ``"fail"`` without a
-        retry, or ``"start_again"`` in the next try
-    :param send_retry_timeout: seconds to keep retrying while the service is busy or cannot be reached; 0
-        sends once
+    :param on_unknown_start: what to do if it is unknown whether a run was started: ``"fail"``
+        without a retry, or ``"start_again"`` in the next try
+    :param send_retry_timeout: seconds to keep retrying while the service is busy or cannot be
+        reached; 0 sends once
     :param context: the task's context, by default that of the task that is being executed
     :return: ``run_id``, ``run_link`` and ``flow_id``, as far as known
     :raises RuntimeError: if no task is being executed and no ``context`` is passed
-    :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was; also an
-        ``AirflowFailException`` if Airflow must not retry the task
+    :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was; also
+        an ``AirflowFailException`` if Airflow must not retry the task
     """
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
     from workflow_automation_provider.lineage import collect

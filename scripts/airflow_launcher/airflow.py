@@ -28,7 +28,11 @@ SLOW = (
 
 
 class Component(NamedTuple):
-    """A component, running as a process of its own: its name, and what follows ``airflow`` on the command line."""
+    """
+    A component, running as a process of its own.
+
+    Its name, and what follows ``airflow`` on the command line.
+    """
 
     name: str
     command: Sequence[str]
@@ -52,7 +56,8 @@ class Airflow:
     :param components: what runs, started in this order
     :param database: by default ``airflow.db`` in the home, of SQLite
     :param connections: Airflow connections as JSON values, by connection id
-    :param settings: more of Airflow's settings, by the names of their variables without ``AIRFLOW__``
+    :param settings: more of Airflow's settings, by the names of their variables without
+        ``AIRFLOW__``
     :param port: the api-server's port on this machine; a free one by default
     :param url: where the api-server is reached, if not at its port
     :param users: further users and their roles; their passwords are their names
@@ -205,7 +210,8 @@ class Airflow:
         monitored = [
             part.name.replace("-", "_") for part in _MONITORED if part.name in self.programs
         ]
-        # The execution API is built at its first request, and takes longer than a task would wait for it.
+        # The execution API is built at its first request, and takes longer than a task would wait
+        # for it.
         execution_api = self.env["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"]
         return self.api.answers(f"{execution_api}health") and self.api.healthy(monitored)
 

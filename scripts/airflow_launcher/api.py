@@ -32,7 +32,11 @@ class AirflowApi:
             return False
 
     def log_in(self, user: str | None = None, password: str | None = None) -> None:
-        """Get a token, and send it with every request. Where everybody is an admin, nobody has a name."""
+        """
+        Get a token, and send it with every request.
+
+        Where everybody is an admin, nobody has a name.
+        """
         login = {"username": user, "password": password}
         response = (
             self._http.post("/auth/token", json=login) if user else self._http.get("/auth/token")
@@ -120,7 +124,11 @@ class AirflowApi:
         return found
 
     def finished(self, dag_id: str, run_id: str, seconds: float = 300, pause: float = 0.5) -> str:
-        """Wait for a DAG run's end, and return its state. Asks on while Airflow or its database restarts."""
+        """
+        Wait for a DAG run's end, and return its state.
+
+        Asks on while Airflow or its database restarts.
+        """
 
         def look() -> str | None:
             try:

@@ -1,4 +1,8 @@
-"""Programs that run in the background, each with its output in a file; their ports, and waiting for them."""
+"""
+Programs that run in the background, each with its output in a file.
+
+Their ports, and waiting for them.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +59,8 @@ def is_free(port: int) -> bool:
 
 def free_port() -> int:
     """Return a port that nobody listens on, and that was not returned before."""
-    # Below the ports that the system gives to clients: a poll for readiness could else connect to itself.
+    # Below the ports that the system gives to clients: a poll for readiness could else connect to
+    # itself.
     port = random.choice([*{*range(20000, 32000)} - _given])
     _given.add(port)
     return port if is_free(port) else free_port()
@@ -142,9 +147,13 @@ def end(processes: Iterable[psutil.Process]) -> None:
 
 
 def inhabitants(home: Path) -> list[psutil.Process]:
-    """Return all processes that the programs of a home have started, however they have changed since."""
-    # Airflow's children rewrite argv and environ, and orphans have another parent: but all work in one folder,
-    # in which nobody opens a shell.
+    """
+    Return all processes that the programs of a home have started.
+
+    However they have changed since.
+    """
+    # Airflow's children rewrite argv and environ, and orphans have another parent: but all work in
+    # one folder, in which nobody opens a shell.
     cwd, found = _cwd(home), []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):

@@ -28,7 +28,11 @@ PLAYS: dict[Test, tuple[str, Play]] = {}
 
 
 def play(dag_id: str) -> Callable[[Play], Test]:
-    """Make a test of what happens to a task of a DAG: all are played side by side, each in a DAG run of its own."""
+    """
+    Make a test of what happens to a task of a DAG.
+
+    All are played side by side, each in a DAG run of its own.
+    """
 
     def decorate(happens: Play) -> Test:
         def test(played: Played) -> None:
@@ -92,7 +96,8 @@ class Case:
         """
         Wait until the scheduler has seen the task leave its worker so often.
 
-        On Airflow 3.3 it takes the end of an execution, if it sees it late, for that of the next one of the same try.
+        On Airflow 3.3 it takes the end of an execution, if it sees it late, for that of the next
+        one of the same try.
         """
         wait_for(
             f"the end of execution {executions} of {self.run_id}",
@@ -139,7 +144,9 @@ class Case:
 
     def end(self, state: str, *, runs: int, tries: int = 9) -> dict[str, Any]:
         """
-        Wait for the end, and expect so many runs; return the task's result, which is of the last one.
+        Wait for the end, and expect so many runs.
+
+        Return the task's result, which is of the last one.
 
         :param tries: how many there may be
         """

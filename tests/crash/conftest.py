@@ -39,7 +39,11 @@ def deployment(service: LocalService) -> Iterator[Deployment]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """What starts an Airflow of its own comes last: the plays go on side by side, and wait for their tasks."""
+    """
+    What starts an Airflow of its own comes last.
+
+    The plays go on side by side, and wait for their tasks.
+    """
     items.sort(key=lambda item: item.function not in PLAYS)
 
 

@@ -1,4 +1,8 @@
-"""The Airflow of the crash tests: on SQLite, with a gate before the api-server, and what they read in its home."""
+"""
+The Airflow of the crash tests.
+
+On SQLite, with a gate before the api-server, and what they read in its home.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +29,18 @@ if TYPE_CHECKING:
 Blow = Literal["task", "supervisor", "both"]
 
 ENDS_AT_MISSED_HEARTBEATS = airflow_version == "3.4.0b2"
-"""Whether a missed heartbeat ends the scheduler: it cannot insert the next try. Its executor notices a killed supervisor."""
+"""
+Whether a missed heartbeat ends the scheduler.
+
+It cannot insert the next try. Its executor notices a killed supervisor.
+"""
 
 
 class Deployment(Airflow):
     """
-    Airflow's processes, with a gate before the api-server, which has several workers, and is below a path.
+    Airflow's processes, with a gate before the api-server, which has several workers.
+
+    And is below a path.
 
     :param home: the folder for all that it writes
     :param connections: connection ids, and the connections as JSON values
@@ -48,13 +58,15 @@ class Deployment(Airflow):
             settings={
                 "API__WORKERS": "2",
                 **QUICK_RECOVERY,
-                # A worker that was killed keeps its slot for good; the pool bounds what runs at once.
+                # A worker that was killed keeps its slot for good; the pool bounds what runs at
+                # once.
                 "CORE__PARALLELISM": "200",
                 "CORE__DEFAULT_POOL_TASK_SLOT_COUNT": "40",
                 "CORE__MAX_ACTIVE_TASKS_PER_DAG": "200",
                 "CORE__MAX_ACTIVE_RUNS_PER_DAG": "200",
                 "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-                # So slow may the task state store be before a task takes it that a request is repeated.
+                # So slow may the task state store be before a task takes it that a request is
+                # repeated.
                 "WORKERS__EXECUTION_API_RETRY_WAIT_MIN": "30",
             },
         )
@@ -79,12 +91,20 @@ class Deployment(Airflow):
             self.miss_heartbeats(found.pid)
 
     def miss_heartbeats(self, pid: int) -> None:
-        """Have Airflow miss the heartbeats of a task's process now: those of a supervisor that was killed or revoked."""
+        """
+        Have Airflow miss the heartbeats of a task's process now.
+
+        Those of a supervisor that was killed or revoked.
+        """
         runs = "pid = ? AND state IN ('running', 'restarting')"
         self._update("last_heartbeat_at", runs, OLD_HEARTBEAT, pid)
 
     def put_off_check(self, run_id: str) -> bool:
-        """Let the parked task of a DAG run sleep for an hour if nobody wakes it; tell whether it is parked."""
+        """
+        Let the parked task of a DAG run sleep for an hour if nobody wakes it.
+
+        Tell whether it is parked.
+        """
         later = (datetime.now(UTC) + timedelta(hours=1)).replace(tzinfo=None).isoformat(" ")
         parked = "run_id = ? AND state = 'awaiting_input' AND task_id = 'trigger'"
         return self._update("trigger_timeout", parked, later, run_id) > 0
@@ -98,7 +118,11 @@ class Deployment(Airflow):
             return database.execute(statement, values).rowcount
 
     def batches(self, dag_id: str, run_id: str) -> dict[int, list[dict[str, Any]]]:
-        """Return the entries of a DAG run's batches, in the order in which they were written, by map index."""
+        """
+        Return the entries of a DAG run's batches, in the order in which they were written.
+
+        By map index.
+        """
         with contextlib.closing(sqlite3.connect(self.home / "airflow.db")) as database:
             columns = {
                 name for _, name, *_ in database.execute("PRAGMA table_info(task_state_store)")
@@ -120,7 +144,11 @@ class Deployment(Airflow):
         return "".join(self.logs(dag_id, run_id, map_index=map_index).values())
 
     def logs(self, dag_id: str, run_id: str, *, map_index: int = -1) -> dict[int, str]:
-        """Return the logs of a DAG run's task, by the number of the try; one that was soon killed has none."""
+        """
+        Return the logs of a DAG run's task, by the number of the try.
+
+        One that was soon killed has none.
+        """
         folder = self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / "task_id=trigger"
         if map_index >= 0:
             folder /= f"map_index={map_index}"

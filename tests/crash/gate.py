@@ -1,12 +1,15 @@
 """
-A gate before Airflow's api-server: it sees which process runs what, and holds a request where a test asks.
+A gate before Airflow's api-server.
 
-A supervisor asks the execution API for all that its task needs, also for the task state store. So to hold one request,
-on its way there or its response on the way back, is to stop the task at that very moment of its life, with
-nothing of the provider or of Airflow replaced.
+It sees which process runs what, and holds a request where a test asks.
 
-It lets one request at a time through: on SQLite, the api-server locks itself up when many write at once (those
-that wait for the database's lock take all the threads, and the one that has it needs another to commit).
+A supervisor asks the execution API for all that its task needs, also for the task state store. So
+to hold one request, on its way there or its response on the way back, is to stop the task at that
+very moment of its life, with nothing of the provider or of Airflow replaced.
+
+It lets one request at a time through: on SQLite, the api-server locks itself up when many write at
+once (those that wait for the database's lock take all the threads, and the one that has it needs
+another to commit).
 """
 
 from __future__ import annotations

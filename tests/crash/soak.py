@@ -1,15 +1,18 @@
 """
-Many mapped task instances at once, with random kills and random faults: what holds for each must hold for all.
+Many mapped task instances at once, with random kills and random faults.
+
+What holds for each must hold for all.
 
     python tests/crash/soak.py --instances 300 --seconds 600 --seed 1
 
 Among them are batches, of which the same holds for each item.
 
-No task instance has two runs; every run in the service's journal is its task instance's result, or named in its
-failure; every success has a run. Some task instances wait for their flow to call back: each result is
-delivered to its own task instance, and Airflow loses none: whatever failed was killed, or says why. A third have their
-runs claim their start, some late: there, several runs may be started, and what counts is how many worked: exactly one
-if the task succeeded, at most one if it failed. Any breach is an error that names the task instance.
+No task instance has two runs; every run in the service's journal is its task instance's result, or
+named in its failure; every success has a run. Some task instances wait for their flow to call back:
+each result is delivered to its own task instance, and Airflow loses none: whatever failed was
+killed, or says why. A third have their runs claim their start, some late: there, several runs may
+be started, and what counts is how many worked: exactly one if the task succeeded, at most one if it
+failed. Any breach is an error that names the task instance.
 """
 
 from __future__ import annotations
@@ -67,8 +70,8 @@ SHARE_FAULTED = 0.35
 SHARE_WAITING = 0.2
 LATEST_CALLBACK = 20.0  # seconds after the run was started
 SHARE_CLAIMING, SHARE_CLAIMING_FAULTED = 1 / 3, 0.7
-# Of the claiming, those whose response is lost and whose first step comes about when the next try revokes its token;
-# seconds after the run was started.
+# Of the claiming, those whose response is lost and whose first step comes about when the next try
+# revokes its token; seconds after the run was started.
 SHARE_LATE, LATE_FIRST_STEP = 0.9, (4.0, 30.0)
 LOST = [
     fault
@@ -226,7 +229,11 @@ class Soak:
         return ended and all(found["state"] in FINISHED for found in self.tasks(dag_id))
 
     def all_began(self) -> bool:
-        """Tell whether the service works on no request, and each claiming run is past its first step, or stopped there."""
+        """
+        Tell whether the service works on no request.
+
+        And each claiming run is past its first step, or stopped there.
+        """
         journal, service = self.service.journal, self.service
         struck = sum(
             scripted.struck for scripted in service.faults.all() if scripted.fault.kind == "delay"
@@ -253,7 +260,8 @@ class Soak:
             self.counts[says] += 1
             result = self.result(index) if state == "success" else {}
             logs = [*self.deployment.logs("soak", self.run_id, map_index=index).values()]
-            # A flow may call back before its run is recorded: a task that is killed in between knows only the result.
+            # A flow may call back before its run is recorded: a task that is killed in between
+            # knows only the result.
             is_named = "run_id" in result or index not in self.waiting
             returned = [result.get("run_id")] if is_named else started[:1]
             is_breach = len(started) > 1 or (state == "success" and started != returned)

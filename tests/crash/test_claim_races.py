@@ -1,8 +1,10 @@
 """
-What runs say at two API servers at once, and against what the task, or a person, does at that moment.
+What runs say at two API servers at once, and against what the task, or a person.
 
-The task's half is what the execution API does for it: its entries are written and read without a lock. Run by
-tests/system/test_callbacks.py, on PostgreSQL: SQLite has one lock for all.
+Does at that moment.
+
+The task's half is what the execution API does for it: its entries are written and read without a
+lock. Run by tests/system/test_callbacks.py, on PostgreSQL: SQLite has one lock for all.
 """
 
 from __future__ import annotations
@@ -45,7 +47,11 @@ def dag(airflow_home: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def say(dag: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Say]:
-    """Send what a run says to one of two endpoints, again while the database is locked; return the status."""
+    """
+    Send what a run says to one of two endpoints, again while the database is locked.
+
+    Return the status.
+    """
     ports = [free_port(), free_port()]
     with ExitStack() as stack:
         clients = []
@@ -94,7 +100,11 @@ def clear(task: WaitingTask) -> None:
 
 
 def at_once(*calls: Callable[[], Any]) -> list[Any]:
-    """Make the calls in threads, with a few milliseconds between them, in any order; return what they returned."""
+    """
+    Make the calls in threads, with a few milliseconds between them, in any order.
+
+    Return what they returned.
+    """
 
     def later(call: Callable[[], Any]) -> Any:
         time.sleep(random.uniform(0, 0.015))
@@ -127,7 +137,11 @@ def test_close(task: WaitingTask, say: Say, status: str) -> None:
 
 
 def test_entered_run_is_told_to_stop(task: WaitingTask, say: Say) -> None:
-    """A task that continues with a run that a person entered, and that run, which a Clear stops: one knows of the other."""
+    """
+    A task that continues with a run that a person entered, and that run, which a Clear stops.
+
+    One knows of the other.
+    """
     for _ in range(50):
         begin_again(task)
         assert say(task.url, "started", run_id="7") == 200

@@ -1,9 +1,9 @@
 """
 A Clear starts another run; a retry never does, nor a task that a person ended: in a real Airflow.
 
-What each fault comes to is in ``tests/unit/test_fault_table.py``, and what becomes of a cleared task in any state, whatever
-else happens to it, in ``tests/unit/test_world_machine.py``. Airflow 3.4 deletes what a task that is cleared has stored: its next
-try cannot tell of the run of before.
+What each fault comes to is in ``tests/unit/test_fault_table.py``, and what becomes of a cleared
+task in any state, whatever else happens to it, in ``tests/unit/test_world_machine.py``. Airflow 3.4
+deletes what a task that is cleared has stored: its next try cannot tell of the run of before.
 """
 
 from __future__ import annotations
@@ -63,7 +63,11 @@ def test_the_task_before_is_marked_as_success(case: Case) -> None:
 
 @play("waits_for_the_service_mapped")
 def test_marked_as_success_mapped(case: Case) -> None:
-    """It ends by itself, before Airflow kills it, and starts nothing: a wait that is shorter would end in a run."""
+    """
+    It ends by itself, before Airflow kills it, and starts nothing.
+
+    A wait that is shorter would end in a run.
+    """
 
     def log() -> str:
         return case.deployment.log(case.dag_id, case.run_id, map_index=0)

@@ -1,4 +1,8 @@
-"""The table of docs/comparison.md: what this provider, HttpOperator and a hook written by hand do in the same case."""
+"""
+The table of docs/comparison.md.
+
+What this provider, HttpOperator and a hook written by hand do in the same case.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +106,11 @@ def play(case: Case, name: str) -> str:
 
 
 def echoed(case: Case) -> str:
-    """Have the service echo the key as it accepts a request, and as it rejects one; say where the key is shown."""
+    """
+    Have the service echo the key as it accepts a request, and as it rejects one.
+
+    Say where the key is shown.
+    """
     rejected = Case(case.deployment, case.service, case.dag_id, f"{case.run_id}-rejected")
     for one, status in ((case, 201), (rejected, 400)):
         one.fault("echo_key", status=status)

@@ -13,7 +13,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 
 def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
-    """By pytest's own command, from anywhere, with an almost empty environment: nothing is left behind."""
+    """
+    By pytest's own command, from anywhere, with an almost empty environment.
+
+    Nothing is left behind.
+    """
     project = tmp_path / "my project"
     for block in read_code_blocks(PAGE, "python"):
         named = re.match(r"# (\S+\.\w+)", block.text)

@@ -1,7 +1,10 @@
 """
-kill -9 of a task, of its supervisor, of both, and a try that is revoked: never a second run, and none that nobody knows of.
+kill -9 of a task, of its supervisor, of both, and a try that is revoked.
 
-``tests/unit/test_every_kill.py`` has all moments, in a process of its own; here Airflow finds what was killed.
+Never a second run, and none that nobody knows of.
+
+``tests/unit/test_every_kill.py`` has all moments, in a process of its own; here Airflow finds what
+was killed.
 """
 
 from __future__ import annotations
@@ -54,7 +57,11 @@ def test_the_supervisor_is_killed_once_the_outcome_is_recorded(case: Case) -> No
 
 @play("patient")
 def test_frozen_between_its_record_and_the_request(case: Case) -> None:
-    """It comes back when another try has long done its work, and may yet send: one run, and announced."""
+    """
+    It comes back when another try has long done its work, and may yet send.
+
+    One run, and announced.
+    """
     if ENDS_AT_MISSED_HEARTBEATS:
         pytest.skip("A missed heartbeat ends the scheduler of this pre-release")
     hold = case.hold("after", "PUT", START)

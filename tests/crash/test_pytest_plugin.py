@@ -1,4 +1,8 @@
-"""The fixtures for DAG authors in a pytest run of its own, in an Airflow whose connections lead to a real service."""
+"""
+The fixtures for DAG authors in a pytest run of its own.
+
+In an Airflow whose connections lead to a real service.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,11 @@ def test_callback(workflow_automation_service, workflow_automation_callback_base
 
 @pytest.fixture
 def run_pytest(tmp_path: Path) -> Callable[..., str]:
-    """Run the tests, with nothing but the plugin; return what is printed, and the secrets backend at the end."""
+    """
+    Run the tests, with nothing but the plugin.
+
+    Return what is printed, and the secrets backend at the end.
+    """
     home = tmp_path / "airflow"
     home.mkdir()
     connection = {"conn_type": "workflow_automation", "host": "https://real.invalid"}
@@ -88,7 +96,11 @@ def test_the_service_is_asked_and_no_callback_may_be_missing(
 def test_a_secrets_backend_that_is_asked_anyway_fails_the_test(
     run_pytest: Callable[..., str],
 ) -> None:
-    """Airflow was imported, and has read a connection, before the plugin could turn the backends off."""
+    """
+    Airflow was imported, and has read a connection.
+
+    Before the plugin could turn the backends off.
+    """
     printed = run_pytest(
         "from airflow.sdk import BaseHook\n"
         'assert BaseHook.get_connection("workflow_automation_default").host == "https://real.invalid"\n',

@@ -1,4 +1,8 @@
-"""docs/quickstart.md from the first command to the last, in a folder of its own: with Airflow as the page starts it."""
+"""
+docs/quickstart.md from the first command to the last, in a folder of its own.
+
+With Airflow as the page starts it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""How the site looks in a browser: nothing is cut, nothing scrolls sideways, and the search finds."""
+"""
+How the site looks in a browser.
+
+Nothing is cut, nothing scrolls sideways, and the search finds.
+"""
 
 from __future__ import annotations
 

@@ -74,7 +74,8 @@ def inventory():
 
 
 def test_the_reference_has_each_public_name():
-    # Not those members that only Airflow reads, such as template_fields: the tables of arguments say it better.
+    # Not those members that only Airflow reads, such as template_fields: the tables of arguments
+    # say it better.
     named = {
         f"{PACKAGE}.{module}.{name}"
         for module, names in public_names().items()

@@ -44,7 +44,11 @@ class DagRunResult:
         return self.dag_run.get_task_instance(task_id, map_index=map_index)
 
     def xcom(self, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
-        """Read an XCom as it is stored, for a pull outside of a task would make a number of "1001"."""
+        """
+        Read an XCom as it is stored.
+
+        For a pull outside of a task would make a number of "1001".
+        """
         from airflow.models.xcom import XComModel
         from airflow.utils.session import create_session
 
@@ -93,7 +97,11 @@ def _caused_by(cause: DagRunResult | None) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_execution_api(airflow_home: Path) -> None:
-    """Have Airflow 3.1 and 3.2 keep their in-process execution API for all tasks, as 3.3 does: it takes seconds."""
+    """
+    Have Airflow 3.1 and 3.2 keep their in-process execution API for all tasks, as 3.3 does.
+
+    It takes seconds.
+    """
     from airflow.sdk.execution_time import supervisor
 
     if not hasattr(supervisor.in_process_api_server, "cache_info"):
@@ -113,10 +121,12 @@ def run_dag(
     airflow_home: Path, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., DagRunResult]]:
     """
-    Run a DAG given as the text of its file (after a preamble), or as the name of an example; expect how it ends.
+    Run a DAG given as the text of its file (after a preamble), or as the name of an example.
 
-    Of a file with several DAGs, ``dag_id`` says which; ``cause`` is the DAG run whose asset events started it. Each
-    first text of ``replaced`` becomes the second one.
+    Expect how it ends.
+
+    Of a file with several DAGs, ``dag_id`` says which; ``cause`` is the DAG run whose asset events
+    started it. Each first text of ``replaced`` becomes the second one.
     """
     try:
         from airflow.dag_processing.dagbag import DagBag

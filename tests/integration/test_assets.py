@@ -1,4 +1,8 @@
-"""What asset events tell of runs, uploads and batches, and what a DAG that they start reads: as docs/assets.md has it."""
+"""
+What asset events tell of runs, uploads and batches, and what a DAG that they start reads.
+
+As docs/assets.md has it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``@task.trigger_flow`` in real Airflow: calls, mapping, skips, what Airflow shows; retries are in ``test_operators.py``."""
+"""
+``@task.trigger_flow`` in real Airflow.
+
+Calls, mapping, skips, what Airflow shows; retries are in ``test_operators.py``.
+"""
 
 from __future__ import annotations
 

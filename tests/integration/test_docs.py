@@ -36,9 +36,10 @@ PAGES = [
     ),
 ]
 
-# What each Python block starts and uploads, by page and heading, in order; None if a test below runs it. The block of
-# imports is part of all others of its page. On a page that is not listed, no block is a DAG; tests/unit/test_documentation.py
-# holds its fragments against what there is, as those of all pages. What is cut from an example DAG is run with that.
+# What each Python block starts and uploads, by page and heading, in order; None if a test below
+# runs it. The block of imports is part of all others of its page. On a page that is not listed, no
+# block is a DAG; tests/unit/test_documentation.py holds its fragments against what there is, as
+# those of all pages. What is cut from an example DAG is run with that.
 PYTHON: dict[str, list[tuple[int, int] | None]] = {
     "README.md First steps": [None],
     "batch.md Only the items that failed": [None],
@@ -208,12 +209,16 @@ def test_what_an_upload_returns(run_dag, service, data):
     assert returned == json.loads(shown.text)
 
 
-# Errors -------------------------------------------------------------------------------------------------
+# Errors -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def fail_as_shown(run_dag, task_errors, service):
-    """Run a trigger whose tries all end with the error that the page shows; but for what differs from run to run."""
+    """
+    Run a trigger whose tries all end with the error that the page shows.
+
+    But for what differs from run to run.
+    """
 
     def without_numbers(text):
         text = text.replace(service.base_url, "https://service.example/api")
@@ -261,7 +266,7 @@ def test_the_callback(run_block, service, capfd, fault, notified):
     assert (said in capfd.readouterr().out) is notified
 
 
-# Connections --------------------------------------------------------------------------------------------
+# Connections --------------------------------------------------------------------------------------
 
 
 def shell_lines(*pages):
@@ -304,7 +309,11 @@ def test_connections_of_the_environment(monkeypatch, text):
 
 @pytest.fixture
 def run_airflow(airflow_home, monkeypatch, tmp_path):
-    """Run a command, without its first word, in a folder with the file of connections that the cookbook shows."""
+    """
+    Run a command, without its first word.
+
+    In a folder with the file of connections that the cookbook shows.
+    """
     from airflow.cli import cli_parser
 
     (connections,) = read_code_blocks(COOKBOOK, "json")
@@ -355,7 +364,11 @@ def test_the_pool_of_the_cookbook(run_airflow):
 
 
 def test_what_a_secrets_backend_stores(tmp_path):
-    """The fields in Vault, and the file of Airflow's own backend; the others hold the text of a variable."""
+    """
+    The fields in Vault, and the file of Airflow's own backend.
+
+    The others hold the text of a variable.
+    """
     from airflow.models.connection import Connection
     from airflow.secrets.local_filesystem import LocalFilesystemBackend
 

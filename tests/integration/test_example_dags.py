@@ -54,7 +54,11 @@ def test_trigger_mapped(run, service):
 
 
 def test_trigger_upload_mapped(run, service):
-    """Whichever trigger fails, every other item's file is at its own run, and the failed one's is nowhere."""
+    """
+    Whichever trigger fails, every other item's file is at its own run.
+
+    And the failed one's is nowhere.
+    """
     service.faults.add("reject", inputs={"customer": "Edsger"})
     run("trigger_upload_mapped", ends="failed")
     assert inputs_of(service, "customer") == ["Ada", "Grace"]
@@ -157,7 +161,7 @@ def test_check_flow(
     assert len(service.runs) == 1
 
 
-# Recipes of the cookbook --------------------------------------------------------------------------------
+# Recipes of the cookbook --------------------------------------------------------------------------
 
 
 def test_nightly(run, service):
@@ -189,7 +193,8 @@ def test_wait_for_file(run, service, tmp_path):
     def write():
         while not (runs := service.runs):
             time.sleep(0.05)
-        # On Airflow 3.1.3, a sensor that is rescheduled fails in dag.test(): there, the file comes at once.
+        # On Airflow 3.1.3, a sensor that is rescheduled fails in dag.test(): there, the file comes
+        # at once.
         time.sleep(0.5 if has_state_store() else 0)
         path = Path(runs[0].inputs["result_file"].removeprefix("file://"))
         unfinished = path.with_suffix(".part")

@@ -1,4 +1,8 @@
-"""``FlowNotifier`` as a callback in real Airflow, as docs/notifier.md has it: it changes nothing of what it reports on."""
+"""
+``FlowNotifier`` as a callback in real Airflow, as docs/notifier.md has it.
+
+It changes nothing of what it reports on.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,8 @@ def test_of_many_tasks_and_of_their_dag(run_dag, service, task_errors, capfd):
     """
     One notifier is called several times in one process, each time with templates of its own.
 
-    A task gets none of its arguments, although some have the names of its own. A callback that fails raises nothing, and
-    the next one is called.
+    A task gets none of its arguments, although some have the names of its own. A callback that
+    fails raises nothing, and the next one is called.
     """
     result = run_dag(
         """

@@ -1,4 +1,8 @@
-"""The operators in real Airflow against the local service: what they send, return, push, template and pass on."""
+"""
+The operators in real Airflow against the local service.
+
+What they send, return, push, template and pass on.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,11 @@ RESULT = {"rows": 3, "files": [{"name": "a.csv"}, {"name": "b.csv"}]}
 
 
 def test_by_key_returns_run_and_link(run_dag, service):
-    """And starts a run each time, also for one date, whose earlier DAG run and its state Airflow deletes."""
+    """
+    And starts a run each time, also for one date.
+
+    Whose earlier DAG run and its state Airflow deletes.
+    """
     source = """
         with DAG("by_key", schedule=None):
             trigger = TriggerFlowOperator(task_id="trigger", inputs={"day": "{{ ds }}", "n": [1, {"t": "{{ 1 + 1 }}"}]})
@@ -46,7 +54,9 @@ def test_by_key_returns_run_and_link(run_dag, service):
 
 def test_links_of_one_process_are_not_mixed_up(run_dag, service, monkeypatch):
     """
-    At its end a task instance has its own link, and does not ask Airflow for what it has just stored.
+    At its end a task instance has its own link.
+
+    And does not ask Airflow for what it has just stored.
 
     One of them starts its run by path, with templates, and without the key.
     """
@@ -113,7 +123,11 @@ def test_chained_with_taskflow_in_a_group_natively(run_dag, service):
 
 
 def test_what_has_no_value_starts_nothing(run_dag, service, capfd):
-    """A flow_id is no trigger by key, and a connection that is not there leaves no doubt about a run."""
+    """
+    A flow_id is no trigger by key.
+
+    And a connection that is not there leaves no doubt about a run.
+    """
     result = run_dag(
         """
         with DAG("no_value", schedule=None):
@@ -140,7 +154,11 @@ def test_what_has_no_value_starts_nothing(run_dag, service, capfd):
 
 @pytest.mark.since_3_3
 def test_a_retry_returns_the_run(run_dag, service, tmp_path):
-    """That of a decorated function, which is not called again; those of mapped tasks have names of their own."""
+    """
+    That of a decorated function, which is not called again.
+
+    Those of mapped tasks have names of their own.
+    """
     result = run_dag(f"""
         CALLS = Path("{tmp_path}/calls")
 
@@ -181,7 +199,11 @@ def test_a_retry_returns_the_run(run_dag, service, tmp_path):
 def test_a_field_of_the_result_is_passed_on(
     run_dag, service, workflow_automation_callback_base_url, task_errors
 ):
-    """To the next start, and to any task; one that is not there fails that task before it starts anything."""
+    """
+    To the next start, and to any task.
+
+    One that is not there fails that task before it starts anything.
+    """
     service.callbacks.add(result=RESULT)
     result = run_dag(
         """
@@ -217,7 +239,11 @@ def test_a_field_of_the_result_is_passed_on(
 def test_a_field_of_a_result_that_is_text(
     run_dag, service, workflow_automation_callback_base_url, task_errors
 ):
-    """As HTTP steps often send it: a task that needs a field says what the step is to send, and starts nothing."""
+    """
+    As HTTP steps often send it.
+
+    A task that needs a field says what the step is to send, and starts nothing.
+    """
     texts = {
         json.dumps(
             RESULT
@@ -274,7 +300,11 @@ def test_a_key_that_no_start_has_is_an_error_of_the_dag():
 
 
 def test_paired_by_position_files_go_to_the_wrong_run(run_dag, service):
-    """As docs/trigger.md warns: a trigger that failed is missing in the list, and all behind it move up by one."""
+    """
+    As docs/trigger.md warns.
+
+    A trigger that failed is missing in the list, and all behind it move up by one.
+    """
     service.faults.add("reject", inputs={"customer": "Grace"})
     run_dag(
         """

@@ -13,7 +13,11 @@ class World(Task, Endpoint):
     """A task, the endpoint, and what may happen."""
 
     def steps(self, s: State) -> Iterator[tuple[State, bool]]:
-        """Yield what may happen next, and whether it comes by itself: no kill, no repeat, no person, no timeout."""
+        """
+        Yield what may happen next, and whether it comes by itself.
+
+        No kill, no repeat, no person, no timeout.
+        """
         for t in self.steps_of_task(s):
             is_timeout = s.step[0] == "parked" and t.task == "failed"
             yield (
@@ -29,7 +33,7 @@ class World(Task, Endpoint):
             for t in event(s):
                 yield t, event == self._process_dies and s.task != "running" and t == s.now("ended")
 
-    # Requests -----------------------------------------------------------------------------------------------
+    # Requests -------------------------------------------------------------------------------------
 
     def _send(self, s: State) -> Iterator[State]:
         """The process sends the request: what comes of it."""
@@ -79,7 +83,7 @@ class World(Task, Endpoint):
                 ):
                     yield t._replace(orphans=s.orphans | {what.token})
 
-    # Runs ---------------------------------------------------------------------------------------------------
+    # Runs -----------------------------------------------------------------------------------------
 
     def _runs_speak(self, s: State) -> Iterator[State]:
         """Commit what the endpoint has decided; else let a run say something."""
@@ -100,7 +104,7 @@ class World(Task, Endpoint):
                 for word in ("success", "failed") if "fails" in self.on else ("success",):
                     yield from self.hear(s, number, word)
 
-    # Airflow ------------------------------------------------------------------------------------------------
+    # Airflow --------------------------------------------------------------------------------------
 
     def _process_dies(self, s: State) -> Iterator[State]:
         """The process is killed; one whose task is no longer running is ended by Airflow."""
@@ -126,7 +130,7 @@ class World(Task, Endpoint):
             starts=nothing, outcomes=nothing, revoked=nothing, reports=(0,) * len(s.reports)
         )
 
-    # People -------------------------------------------------------------------------------------------------
+    # People ---------------------------------------------------------------------------------------
 
     def _person(self, s: State) -> Iterator[State]:
         """A person enters a run, marks the task, or clears it."""

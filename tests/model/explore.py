@@ -1,20 +1,24 @@
 """
-The record of a start as an exhaustive model: what holds in every state that can be reached, up to a size.
+The record of a start as an exhaustive model.
 
-A task starts runs and records it, its endpoint hears them, and anything happens between any two steps: kills, writes that
-are carried out again at any later time, lost requests and responses, gateways that lie, proxies that send twice, reads that
-find nothing, a run that a person enters, marks, Clears, a DAG run that is deleted. ``rules.py`` has what the task and the
-endpoint do, ``events.py`` what happens to them, ``promises.py`` what is to hold, ``state.py`` what a state is, and ``words.py``
-the words for what may happen and for the rules that can be left out. What is decided, the engine's ``ledger.py`` and
-``decision.py`` decide, so that they are checked, and no copy.
+What holds in every state that can be reached, up to a size.
 
-A size is ``TOKENS KILLS CLEARS REPEATS WORDS …``. ``checks.txt`` lists sizes that hold, sizes that break because a rule is
-left out, and known limits, in three sections: *test* is part of ``make test``, *model* is ``make model``, and *by-hand* is for
-a change to the protocol.
+A task starts runs and records it, its endpoint hears them, and anything happens between any two
+steps: kills, writes that are carried out again at any later time, lost requests and responses,
+gateways that lie, proxies that send twice, reads that find nothing, a run that a person enters,
+marks, Clears, a DAG run that is deleted. ``rules.py`` has what the task and the endpoint do,
+``events.py`` what happens to them, ``promises.py`` what is to hold, ``state.py`` what a state is,
+and ``words.py`` the words for what may happen and for the rules that can be left out. What is
+decided, the engine's ``ledger.py`` and ``decision.py`` decide, so that they are checked, and no
+copy.
 
-Each step of the task reads or writes one thing, but for the reads of an execution that begins, which are one step. The model
-has no time: a timeout may come whenever there is something to wait for. A try that may be retried is one that Airflow may
-also not retry.
+A size is ``TOKENS KILLS CLEARS REPEATS WORDS …``. ``checks.txt`` lists sizes that hold, sizes that
+break because a rule is left out, and known limits, in three sections: *test* is part of ``make
+test``, *model* is ``make model``, and *by-hand* is for a change to the protocol.
+
+Each step of the task reads or writes one thing, but for the reads of an execution that begins,
+which are one step. The model has no time: a timeout may come whenever there is something to wait
+for. A try that may be retried is one that Airflow may also not retry.
 
 .. code-block:: sh
 

@@ -23,7 +23,8 @@ class Promises:
         """
         Return what is broken in a state, empty if nothing is.
 
-        At most one run is told to go on, a task that is green or parked has that one, and every run is mentioned.
+        At most one run is told to go on, a task that is green or parked has that one, and every run
+        is mentioned.
         """
         works = [run.token for run in s.runs if run.does == "works"]
         if not all(self._is_mentioned(s, number) for number in range(len(s.runs))):
@@ -65,7 +66,8 @@ class Promises:
         """
         Return what is broken by a step, empty if nothing is.
 
-        A request is sent only where no run may go on, and a task does not fail in doubt where its run has claimed.
+        A request is sent only where no run may go on, and a task does not fail in doubt where its
+        run has claimed.
         """
         name = s.step[0]
         fails = (
@@ -123,7 +125,11 @@ class Promises:
         return any(end.status == "success" for end in ends if end)
 
     def _is_mentioned(self, s: State, number: int) -> bool:
-        """Whether a run is named by an entry, or a start says that one may exist; who lies is found out once it speaks."""
+        """
+        Whether a run is named by an entry, or a start says that one may exist.
+
+        Who lies is found out once it speaks.
+        """
         if self.on & {"deletes", "no-id"} or s.is_gone:
             return True  # the entries were deleted; or nothing tells two runs of one token apart
         token, does, _ = s.runs[number]

@@ -1,10 +1,11 @@
 """
 The rules: what the task and the endpoint do, as the specification says.
 
-What is decided, the engine's own code decides, here as in Airflow: ``decide`` and ``why_not`` of ``execution/ledger.py`` for
-the task, ``decide`` of ``plugins/decision.py`` for the endpoint. The model has the steps between: what is read, written and
-sent, in the order of ``execution/start.py``, ``record.py``, ``wait.py`` and ``plugins/metadata.py``. A word such as
-``no-revoke`` leaves one rule out.
+What is decided, the engine's own code decides, here as in Airflow: ``decide`` and ``why_not`` of
+``execution/ledger.py`` for the task, ``decide`` of ``plugins/decision.py`` for the endpoint. The
+model has the steps between: what is read, written and sent, in the order of ``execution/start.py``,
+``record.py``, ``wait.py`` and ``plugins/metadata.py``. A word such as ``no-revoke`` leaves one rule
+out.
 """
 
 from __future__ import annotations
@@ -59,14 +60,22 @@ class Rules:
         self.endpoint_decides = cache(self._endpoint_decides)
 
     def issuer(self, s: State, token: int) -> Start | None:
-        """Return the start that gave out a token; one with a run that a person entered only refers to it."""
+        """
+        Return the start that gave out a token.
+
+        One with a run that a person entered only refers to it.
+        """
         starts = (
             x for x in s.starts if x.token == token and (x.run == NOBODY or "last-lock" in self.on)
         )
         return max(starts, default=None)
 
     def is_free(self, s: State) -> bool:
-        """Whether Airflow can change the task instance: a Clear, a mark, the end of a try wait for the endpoint's lock."""
+        """
+        Whether Airflow can change the task instance.
+
+        A Clear, a mark, the end of a try wait for the endpoint's lock.
+        """
         return s.locked is None or "no-lock" in self.on
 
     def waits_for_lock(self, s: State, entry: Entry) -> bool:
@@ -97,7 +106,7 @@ class Rules:
         said = s.reports[start.token] if start.token != NOBODY and self.has_url else 0
         return Known(start, s.outcome(start), said, start.token in s.revoked, False, self.has_url)
 
-    # What is decided, by the engine's code ------------------------------------------------------------------
+    # What is decided, by the engine's code --------------------------------------------------------
 
     def _ledger_decides(
         self, known: Known, max_tries: int, adopted: int, is_resumed: bool
@@ -229,7 +238,11 @@ class Task(Rules):
         return self.ledger_decides(known, max_tries, adopted, is_resumed)
 
     def _resume(self, s: State) -> Iterator[State]:
-        """Read what a retry reads, and decide; but send nothing, unless a person has cleared the task."""
+        """
+        Read what a retry reads, and decide.
+
+        But send nothing, unless a person has cleared the task.
+        """
         if self.is_free(s):
             yield from self._read_and_decide(s, is_resumed=True)
 
@@ -248,7 +261,7 @@ class Task(Rules):
             case _:  # an error, which says why
                 yield s.now("ended")
 
-    # A run that a person entered ----------------------------------------------------------------------------
+    # A run that a person entered ------------------------------------------------------------------
 
     def _enters(self, s: State, last: Known) -> State:
         """Continue with the run that a person entered, if it may be that of the last start."""
@@ -273,13 +286,17 @@ class Task(Rules):
             yield t._replace(adopted=NOBODY) if is_deleted else t
 
     def _touch_entered(self, s: State, token: int, issuer: Start | None) -> Iterator[State]:
-        """Write the start that gave out the token once more: a stop that has begun is decided by the start before."""
+        """
+        Write the start that gave out the token once more.
+
+        A stop that has begun is decided by the start before.
+        """
         if issuer is None or "enter-touch" in self.on:
             yield s.now("take", token)
         else:
             yield from self.write(s, ("start", issuer), ("take", token))
 
-    # Close a start ------------------------------------------------------------------------------------------
+    # Close a start --------------------------------------------------------------------------------
 
     def _revoke(self, s: State, known: Known) -> Iterator[State]:
         if "no-revoke" in self.on:
@@ -288,7 +305,11 @@ class Task(Rules):
             yield from self.write(s, ("revoked", known.token), ("touch", known))
 
     def _touch(self, s: State, known: Known) -> Iterator[State]:
-        """Write the start that gave out the token once more: this waits for what the endpoint has begun."""
+        """
+        Write the start that gave out the token once more.
+
+        This waits for what the endpoint has begun.
+        """
         if "no-touch" in self.on:
             yield s.now("look", known)
         else:
@@ -296,7 +317,11 @@ class Task(Rules):
             yield from self.write(s, ("start", issuer), ("look", known))
 
     def _look(self, s: State, known: Known) -> Iterator[State]:
-        """Read what the run has said, and decide again; an execution that closes its own start never sends another."""
+        """
+        Read what the run has said, and decide again.
+
+        An execution that closes its own start never sends another.
+        """
         closed = known._replace(reports=s.reports[known.token], is_revoked=True, is_closed=True)
         yield from self._looked(s, closed)
         if "blind" in self.on and not s.blind and closed.reports:
@@ -313,7 +338,7 @@ class Task(Rules):
         else:
             yield from self._decided(s, closed)
 
-    # Send ---------------------------------------------------------------------------------------------------
+    # Send -----------------------------------------------------------------------------------------
 
     def _new(self, s: State) -> Iterator[State]:
         """Begin a start."""
@@ -350,7 +375,11 @@ class Task(Rules):
             yield s.now("revoke", own) if self.waits else s.now(*is_own)
 
     def _doubt(self, s: State) -> Iterator[State]:
-        """Take the run if it has begun; else leave the start to the next try, or close it where none would do so."""
+        """
+        Take the run if it has begun.
+
+        Else leave the start to the next try, or close it where none would do so.
+        """
         if self.has_url and s.said(s.token).has_begun:
             yield from self._returned(s, s.token)
             return
@@ -371,7 +400,11 @@ class Task(Rules):
         )
 
     def _look_once(self, s: State) -> Iterator[State]:
-        """Take the run if it has begun anyway; else leave the start to the next try, or close it where none would do so."""
+        """
+        Take the run if it has begun anyway.
+
+        Else leave the start to the next try, or close it where none would do so.
+        """
         if self.has_url and s.said(s.token).has_begun:
             yield from self._returned(s, s.token)
         else:
@@ -379,14 +412,18 @@ class Task(Rules):
             yield s.now("ended") if is_open else s.now("revoke", Known(self._own(s)))
             yield from self.retried(s)
 
-    # The run of the task, and its end -----------------------------------------------------------------------
+    # The run of the task, and its end -------------------------------------------------------------
 
     def _returned(self, s: State, token: int) -> Iterator[State]:
         """Return the run; a task that waits looks again before it parks."""
         yield from [s.now("take", token)] if self.waits else self._take(s, token)
 
     def _take(self, s: State, token: int) -> Iterator[State]:
-        """Read what the run has said; fail if a person entered it, and it was refused, or another one has the task."""
+        """
+        Read what the run has said.
+
+        Fail if a person entered it, and it was refused, or another one has the task.
+        """
         reports = s.said(token) if self.has_url and token != NOBODY else numbered(0)
         end = reports.end and reports.end.status
         adopted = s.last.run if s.last else NOBODY
@@ -434,10 +471,15 @@ class Task(Rules):
         if self.is_free(s):
             yield s._replace(task="retry", step=("begin",))
 
-    # What ends a process ------------------------------------------------------------------------------------
+    # What ends a process --------------------------------------------------------------------------
 
     def write(self, s: State, entry: Entry, then: tuple[Any, ...]) -> Iterator[State]:
-        """Write once; once and again later; or the process is killed, and the write is carried out later, or never."""
+        """
+        Write once.
+
+        Once and again later; or the process is killed, and the write is carried out later, or
+        never.
+        """
         if s.is_gone:
             yield s.now("ended")
         elif not self.waits_for_lock(s, entry):
@@ -454,7 +496,11 @@ class Task(Rules):
             yield from self.killed(s)
 
     def killed(self, s: State) -> Iterator[State]:
-        """Yield the states without the process: Airflow retries, or this was the last try; a person's mark stays."""
+        """
+        Yield the states without the process.
+
+        Airflow retries, or this was the last try; a person's mark stays.
+        """
         if "orphan" in self.on and s.step[0] == "send":
             s = s._replace(orphans=s.orphans | {s.token})
         if s.task != "running":

@@ -1,4 +1,8 @@
-"""A state of the model: what Airflow's store holds, where its task and its process are, and what its runs do."""
+"""
+A state of the model.
+
+What Airflow's store holds, where its task and its process are, and what its runs do.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,8 @@ NOBODY = -1
 
 class Start(NamedTuple):
     """
-    An entry ``start/…``; a start with a run that a person entered names the token of the last one, if any.
+    An entry ``start/…``; a start with a run that a person entered names the token of the last one,
+    if any.
 
     :param execution: counts those of the task: its key
     """
@@ -41,7 +46,11 @@ Entry = tuple[str, Any]
 
 
 class Decided(NamedTuple):
-    """What the endpoint has decided, and not yet committed: what it records, what the run does then, which start is locked."""
+    """
+    What the endpoint has decided, and not yet committed.
+
+    What it records, what the run does then, which start is locked.
+    """
 
     token: int
     run: int

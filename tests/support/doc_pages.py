@@ -44,7 +44,11 @@ def anchors(page: Path) -> set[str]:
 
 
 def table(page: Path, first_columns: str) -> list[list[str]]:
-    """Return the rows of the first table with these first columns, as cells; the first is without the marks of code."""
+    """
+    Return the rows of the first table with these first columns, as cells.
+
+    The first is without the marks of code.
+    """
     text = page.read_text(encoding="utf-8")
     _, found, rest = text.partition(f"| {first_columns} |")
     assert found, f"{page.name} has no table of {first_columns}"
@@ -53,7 +57,11 @@ def table(page: Path, first_columns: str) -> list[list[str]]:
 
 
 def is_from_example(block: CodeBlock) -> bool:
-    """Return whether a block is a part of an example DAG, or of a DAG file of the tests: they are run as a whole."""
+    """
+    Return whether a block is a part of an example DAG, or of a DAG file of the tests.
+
+    They are run as a whole.
+    """
     examples = [*ROOT.glob("example_dags/*.py"), *ROOT.glob("tests/*/dags/*.py")]
     return any(
         _bare(block.text) in _bare(example.read_text(encoding="utf-8")) for example in examples

@@ -1,4 +1,8 @@
-"""Texts of ``tests/unit/golden``, each compared as a whole; ``GOLDEN=1`` in the environment renews them."""
+"""
+Texts of ``tests/unit/golden``, each compared as a whole.
+
+``GOLDEN=1`` in the environment renews them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,11 @@ FOLDER = Path(__file__).parents[1] / "unit" / "golden"
 
 
 def check(name: str, texts: Iterable[str]) -> None:
-    """Compare texts with those of a file. Read the difference before what was renewed is committed."""
+    """
+    Compare texts with those of a file.
+
+    Read the difference before what was renewed is committed.
+    """
     path, text = FOLDER / name, "\n\n".join(texts) + "\n"
     if os.environ.get("GOLDEN"):
         path.write_text(text, encoding="utf-8")

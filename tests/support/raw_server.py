@@ -20,8 +20,8 @@ class Server:
     """
     Responds to requests as a test says, and counts connections and requests.
 
-    :param respond: takes the number of the request on its connection; returns bytes to send, also in parts, None to
-        close
+    :param respond: takes the number of the request on its connection; returns bytes to send, also
+        in parts, None to close
     """
 
     def __init__(self, respond: Callable[[int], bytes | Iterable[bytes] | None]) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 QUICK_RECOVERY = {
-    # No task that lives misses a minute's heartbeats. What a test kills is given old ones: see OLD_HEARTBEAT.
+    # No task that lives misses a minute's heartbeats. What a test kills is given old ones: see
+    # OLD_HEARTBEAT.
     "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
     "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
     "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.3",
@@ -19,11 +20,17 @@ QUICK_RECOVERY = {
 }
 """Settings with which Airflow soon finds what was killed."""
 OLD_HEARTBEAT = "2026-01-01 00:00:00.000000"
-"""What stands in ``task_instance.last_heartbeat_at`` of a task whose heartbeats Airflow misses at once."""
+"""
+What stands in ``task_instance.last_heartbeat_at`` of a task whose heartbeats Airflow misses at
+once.
+"""
 
 
 def executions_seen(home: Path, run_id: str) -> int:
-    """Return how often the schedulers of an Airflow have seen the tasks of a DAG run leave their worker."""
+    """
+    Return how often the schedulers of an Airflow have seen the tasks of a DAG run leave their
+    worker.
+    """
     seen = re.compile(rf"state (?:success|failed) for task instance .*run_id='{run_id}'")
     outputs = (path.read_text(errors="replace") for path in (home / "outputs").glob("*scheduler*"))
     return sum(len(seen.findall(output)) for output in outputs)

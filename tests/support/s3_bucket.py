@@ -1,4 +1,8 @@
-"""Buckets of an S3 stand-in in this process: tests write to what it keeps, and the code under test asks it by HTTP."""
+"""
+Buckets of an S3 stand-in in this process.
+
+Tests write to what it keeps, and the code under test asks it by HTTP.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +76,8 @@ class Bucket:
         :param port: of the stand-in, or of a proxy in front of it
         :param config: of botocore
         """
-        # One attempt of botocore's own for each of s3fs', or a store that is down takes a minute. A loaded machine may
-        # take longer than s3fs' 5 seconds to connect.
+        # One attempt of botocore's own for each of s3fs', or a store that is down takes a minute. A
+        # loaded machine may take longer than s3fs' 5 seconds to connect.
         config = {"retries": {"max_attempts": 0}, "connect_timeout": 60, **config}
         extra = {
             "endpoint_url": f"http://127.0.0.1:{port}",

@@ -1,4 +1,8 @@
-"""An SFTP server over a folder of this machine: nobody needs a password, and each read is counted."""
+"""
+An SFTP server over a folder of this machine.
+
+Nobody needs a password, and each read is counted.
+"""
 
 from __future__ import annotations
 

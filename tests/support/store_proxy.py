@@ -1,4 +1,8 @@
-"""A proxy in front of an object store: delays each request, counts them, and breaks what a test tells it to."""
+"""
+A proxy in front of an object store.
+
+Delays each request, counts them, and breaks what a test tells it to.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +148,8 @@ class StoreProxy:
         store_reader, store_writer = store
         store_writer.write(_head(line, headers) + body)
         status, answered = _parse(await store_reader.readuntil(b"\r\n\r\n"))
-        # As object stores do, and some stand-ins do not, the proxy keeps its connections and tells the length.
+        # As object stores do, and some stand-ins do not, the proxy keeps its connections and tells
+        # the length.
         closes = answered.pop("connection", "") == "close"
         if answered.pop("transfer-encoding", "") == "chunked":
             content = await _chunks(store_reader)

@@ -1,4 +1,8 @@
-"""Task instances that wait for a callback, in a real metadata database; for Airflow 3.3 and later."""
+"""
+Task instances that wait for a callback, in a real metadata database.
+
+For Airflow 3.3 and later.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +138,11 @@ class WaitingTask:
         return self.reports
 
     def enter_run(self, run_id: str) -> RunReports:
-        """Continue with the run that a person entered for the last start, and return what that has said."""
+        """
+        Continue with the run that a person entered for the last start.
+
+        And return what that has said.
+        """
         before = self.start
         self.write_start(
             run={"run_id": run_id},

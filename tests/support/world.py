@@ -1,10 +1,13 @@
 """
-A task instance, its runs, and whoever clears, marks or enters: a world to break the promise in; for Airflow 3.3+.
+A task instance, its runs, and whoever clears, marks or enters.
 
-Real are the operator, Airflow's rows, the endpoint that decides over them, and the local service with its faults. The
-task state store has the face and the semantics of Airflow's SDK: a ``get`` finds nothing where the response is a 404,
-or the task instance is another's by now; a ``set`` then raises; a slow call is repeated, and the first may be carried out
-later. A test says by ``at`` what happens at which call of a process:
+A world to break the promise in; for Airflow 3.3+.
+
+Real are the operator, Airflow's rows, the endpoint that decides over them, and the local service
+with its faults. The task state store has the face and the semantics of Airflow's SDK: a ``get``
+finds nothing where the response is a 404, or the task instance is another's by now; a ``set`` then
+raises; a slow call is repeated, and the first may be carried out later. A test says by ``at`` what
+happens at which call of a process:
 
 ===============  ===================================================================================================
 ``kill``         it is killed before the call, also where Airflow has no retries left
@@ -38,7 +41,8 @@ class Run:
 
     :param url: which it was given, None if it was given none
     :param clears: how often the task had been cleared before the process that started it began
-    :param told: what it said, the status of each response, and how often the task had been cleared by then
+    :param told: what it said, the status of each response, and how often the task had been cleared
+        by then
     """
 
     run_id: str
@@ -47,7 +51,11 @@ class Run:
     told: list[tuple[str, int, int]] = field(default_factory=list)
 
     def was_told(self, clears: int) -> int | None:
-        """Return what it was told last when it asked whether to go on, after so many Clears; None if it did not ask."""
+        """
+        Return what it was told last when it asked whether to go on, after so many Clears.
+
+        None if it did not ask.
+        """
         words = [
             told for word, told, at in self.told if word in ("started", "running") and at == clears
         ]
@@ -131,7 +139,11 @@ class World:
         return _machinery.process
 
     def try_(self, at: Script | None = None) -> Process:
-        """Execute the next try, or continue the one that is parked; return once it has ended, or was killed."""
+        """
+        Execute the next try, or continue the one that is parked.
+
+        Return once it has ended, or was killed.
+        """
         assert self.state in (None, "up_for_retry", "awaiting_input", "up_for_reschedule"), (
             self.state
         )
@@ -160,7 +172,11 @@ class World:
         return process
 
     def lose(self, process: Process) -> None:
-        """Have Airflow take a process for dead, which may go on; as where its heartbeats do not arrive."""
+        """
+        Have Airflow take a process for dead, which may go on.
+
+        As where its heartbeats do not arrive.
+        """
         if self.rows.is_running(process.ti_id):
             self.rows.end("retry")
         self.rows.release(was_killed=True)
@@ -175,7 +191,11 @@ class World:
         self.rows.clear(keep=keep)
 
     def mark(self, state: str) -> None:
-        """Mark the task as *success* or *failed*, as a person does; its process may go on for a moment."""
+        """
+        Mark the task as *success* or *failed*, as a person does.
+
+        Its process may go on for a moment.
+        """
         self.rows.mark(state)
 
     def enter(self, run_id: str) -> None:
@@ -245,7 +265,11 @@ class World:
             self._report(process, state, lambda: self.rows.end(state))
 
     def _report(self, process: Process, state: str, report: Callable[[], None]) -> None:
-        """Report the end of a process; Airflow takes no notice where the task is another's by now, or was marked."""
+        """
+        Report the end of a process.
+
+        Airflow takes no notice where the task is another's by now, or was marked.
+        """
         process.state = state
         if self.rows.is_running(process.ti_id):
             report()

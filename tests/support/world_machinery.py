@@ -1,4 +1,8 @@
-"""What all worlds of a test process share: Airflow's database, the service, the endpoint; for :mod:`world`."""
+"""
+What all worlds of a test process share.
+
+Airflow's database, the service, the endpoint; for :mod:`world`.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +99,11 @@ class Machinery:
 
     @contextmanager
     def patches(self) -> Iterator[None]:
-        """Have the processes make their calls as their scripts say, and wait without taking time."""
+        """
+        Have the processes make their calls as their scripts say.
+
+        And wait without taking time.
+        """
         from airflow.sdk.execution_time import task_runner
 
         from workflow_automation_provider.hooks import workflow_automation

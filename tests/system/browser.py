@@ -98,7 +98,11 @@ class AirflowUi:
         return self.page.frame_locator("iframe[title='Flow runs']")
 
     def open_flow_run_tab(self, dag_id: str, run_id: str, task_id: str) -> FrameLocator:
-        """Open the tab **Flow run** of a task instance, and return the frame that it is drawn in."""
+        """
+        Open the tab **Flow run** of a task instance.
+
+        And return the frame that it is drawn in.
+        """
         self.open_task(dag_id, run_id, task_id)
         self.page.get_by_role("link", name="Flow run", exact=True).click()
         return self.page.frame_locator("iframe[title='Flow run']")

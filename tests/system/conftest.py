@@ -1,4 +1,8 @@
-"""One whole deployment and one local service for all the system tests; run by ``make system-test``."""
+"""
+One whole deployment and one local service for all the system tests.
+
+Run by ``make system-test``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A whole deployment of Airflow: PostgreSQL, Redis, two schedulers, two Celery workers, and a triggerer."""
+"""
+A whole deployment of Airflow.
+
+PostgreSQL, Redis, two schedulers, two Celery workers, and a triggerer.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +75,9 @@ class Redis:
 
 class Stack(Airflow):
     """
-    Airflow with its databases; every logger at DEBUG, and heartbeats that soon find what was killed.
+    Airflow with its databases.
+
+    Every logger at DEBUG, and heartbeats that soon find what was killed.
 
     What ends is started again, as systemd or Kubernetes does.
 
@@ -157,7 +163,11 @@ class Stack(Airflow):
         return [self.programs[name] for name in WORKERS]
 
     def kill_workers(self) -> None:
-        """Kill the whole trees of the workers; Airflow misses the heartbeats of their tasks at once."""
+        """
+        Kill the whole trees of the workers.
+
+        Airflow misses the heartbeats of their tasks at once.
+        """
         family = [process.pid for worker in self.workers for process in worker.family()]
         for worker in self.workers:
             worker.kill()

@@ -1,4 +1,8 @@
-"""A backfill is a person's wish for a run for each of its dates. It wants PostgreSQL: Airflow makes none on SQLite."""
+"""
+A backfill is a person's wish for a run for each of its dates.
+
+It wants PostgreSQL: Airflow makes none on SQLite.
+"""
 
 from __future__ import annotations
 

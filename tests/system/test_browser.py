@@ -127,7 +127,8 @@ def test_give_a_failed_task_its_run(
 def test_test_button(stack: Stack, service: Service, ui: AirflowUi) -> None:
     """It starts no run, and sends no key."""
     before, runs = len(service.journal.requests()), service.journal.runs()
-    # With a port of its own: Airflow to 3.3.2 refuses to test a connection without one (its PR 73298).
+    # With a port of its own: Airflow to 3.3.2 refuses to test a connection without one (its PR
+    # 73298).
     for conn_id, port in (("there", service.port), ("nowhere", free_port())):
         at = {"host": "http://127.0.0.1/api", "port": port, "password": KEY}
         stack.api.add_connection(

@@ -1,4 +1,8 @@
-"""The requests of docs/cookbook.md do what the page says; its DAGs are run by tests/integration/test_example_dags.py."""
+"""
+The requests of docs/cookbook.md do what the page says.
+
+Its DAGs are run by tests/integration/test_example_dags.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""After all the other tests, and with a service that echoes the key: where could somebody read it?"""
+"""
+After all the other tests, and with a service that echoes the key.
+
+Where could somebody read it?
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,11 @@ STATUSES = [201, 307, 400, 429, 503]
 
 
 def forms() -> dict[str, bytes]:
-    """Return the forms of the key to search for: more than the service echoes, fewer than there are."""
+    """
+    Return the forms of the key to search for.
+
+    More than the service echoes, fewer than there are.
+    """
     raw = KEY.encode()
     found = {
         "as it is": raw,
@@ -48,7 +56,8 @@ def forms() -> dict[str, bytes]:
         "in part": KEY[:20].encode(),
     }
     for offset, cut in enumerate((0, 2, 3)):
-        # In a longer text it stands at one of three offsets; the characters at its edges hold bits of others.
+        # In a longer text it stands at one of three offsets; the characters at its edges hold bits
+        # of others.
         text = base64.b64encode(b"\0" * offset + raw).rstrip(b"=")[cut:-1]
         found[f"in base64 at {offset}"] = text
         found[f"in base64 for URLs at {offset}"] = text.replace(b"+", b"-").replace(b"/", b"_")
@@ -140,7 +149,11 @@ def test_loggers_were_at_debug(stack: Stack, echoed: list[str]) -> None:
 
 
 def test_key_is_in_no_file(stack: Stack, echoed: list[str], note: Callable[[str], None]) -> None:
-    """Logs of tasks and of every part, outputs of every process, statements that PostgreSQL logged, lineage."""
+    """
+    Logs of tasks and of every part, outputs of every process, statements that PostgreSQL logged.
+
+    Lineage.
+    """
     searched, found = [], []
     for path in files(stack):
         with suppress(FileNotFoundError):  # of those that run, one may have removed it since

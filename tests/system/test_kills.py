@@ -1,4 +1,8 @@
-"""The workers are killed with -9, their whole trees, in the middle of a trigger, a batch and an upload."""
+"""
+The workers are killed with -9, their whole trees, in the middle of a trigger.
+
+A batch and an upload.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,11 @@ def last_log(stack: Stack, dag_id: str, case: str) -> str:
 
 
 def test_a_trigger(stack: Stack, service: Service, output: Path) -> None:
-    """The service had started a run: docs/promises.md says that the next try fails, and says why."""
+    """
+    The service had started a run.
+
+    Docs/promises.md says that the next try fails, and says why.
+    """
     assert stack.api.finished("system_trigger", "kill-trigger") == "failed"
     assert len(service.runs_of("kill-trigger")) == 1
     assert not service.runs_of("kill-trigger", "after")

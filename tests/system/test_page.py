@@ -1,4 +1,8 @@
-"""The page Flow runs in Chromium, and who may see it: with the simple auth manager, and with FAB's."""
+"""
+The page Flow runs in Chromium, and who may see it.
+
+With the simple auth manager, and with FAB's.
+"""
 
 from __future__ import annotations
 
@@ -291,7 +295,7 @@ def test_on_a_phone(ui: AirflowUi, deployment: Airflow) -> None:
         ui.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
 
-# Permissions of FAB, the auth manager of most deployments ----------------------------------------------
+# Permissions of FAB, the auth manager of most deployments -----------------------------------------
 
 
 PEOPLE = {USER: "Admin", "one": "OnlyOne"}

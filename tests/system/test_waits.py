@@ -1,4 +1,8 @@
-"""Tasks that wait for the end of their run, on Celery with two schedulers: each gets its own answer, whatever is killed."""
+"""
+Tasks that wait for the end of their run, on Celery with two schedulers.
+
+Each gets its own answer, whatever is killed.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +77,11 @@ def test_each_of_many_gets_its_own_answer(
 
 
 def test_all_else_is_killed_while_tasks_are_parked(stack: Stack, flows: LocalService) -> None:
-    """The API server, a scheduler and the triggerer; the flows call while there is no endpoint, and again."""
+    """
+    The API server, a scheduler and the triggerer.
+
+    The flows call while there is no endpoint, and again.
+    """
     held = {case: Flow() for case in HELD}
     for case, flow in held.items():
         flows.callbacks.add(inputs={"case": case}, result=flow, **AGAIN)

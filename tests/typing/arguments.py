@@ -1,5 +1,7 @@
 """
-What a type checker knows of ``@task.trigger_flow`` and of ``file_format``: checked by mypy in ``make lint``, never run.
+What a type checker knows of ``@task.trigger_flow`` and of ``file_format``.
+
+Checked by mypy in ``make lint``, never run.
 
 An ignored error that mypy no longer sees is an error itself.
 """

@@ -12,7 +12,11 @@ from workflow_automation_provider.operators.batch import TriggerFlowBatchOperato
 
 
 class Batches:
-    """Execute batches, each as a try of a task does; ``task`` and ``context`` are those of the last one."""
+    """
+    Execute batches, each as a try of a task does.
+
+    ``task`` and ``context`` are those of the last one.
+    """
 
     task: TriggerFlowBatchOperator
     context: Any

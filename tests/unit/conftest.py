@@ -48,7 +48,8 @@ def collected(monkeypatch):
     return read
 
 
-# A task instance without a database: the operator, a context of its own, and the state that outlives its tries.
+# A task instance without a database: the operator, a context of its own, and the state that
+# outlives its tries.
 
 
 class StateStore:
@@ -188,7 +189,11 @@ def context():
 
 @pytest.fixture
 def log(caplog, capfd):
-    """All that was logged so far: a task's log, which Airflow writes to standard output, and that of others."""
+    """
+    All that was logged so far.
+
+    A task's log, which Airflow writes to standard output, and that of others.
+    """
     caplog.set_level(logging.INFO)
     written = []
 

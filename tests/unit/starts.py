@@ -1,4 +1,8 @@
-"""What the tests of starts share: operators that send once, what is searched for, and what is done between the calls of a try."""
+"""
+What the tests of starts share.
+
+Operators that send once, what is searched for, and what is done between the calls of a try.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +86,11 @@ def interrupted(seconds: float) -> Iterator[None]:
 
 
 def struck(world, operator, fault="drop_after", at=None, **extra):
-    """Make a task whose first try was struck by a fault: by default, one that leaves it in doubt."""
+    """
+    Make a task whose first try was struck by a fault.
+
+    By default, one that leaves it in doubt.
+    """
     task = world(operator, **extra)
     task.faults.add(fault)
     task.try_(at)
@@ -101,7 +109,11 @@ def before(kind, name, what, *, nth=0):
 
 
 def after_sending(what):
-    """Do something once the service has responded to the start, before the task calls Airflow again."""
+    """
+    Do something once the service has responded to the start.
+
+    Before the task calls Airflow again.
+    """
     sent: list[int] = []
 
     def at(call):

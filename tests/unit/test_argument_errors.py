@@ -1,4 +1,8 @@
-"""What an error says of a rejected argument, connection, file or callback: each once, in golden/argument_errors.txt."""
+"""
+What an error says of a rejected argument, connection, file or callback.
+
+Each once, in golden/argument_errors.txt.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +134,8 @@ NAMES = (
     *("ada ", "ada\u00a0", "ada\u3000", "\U0001f600", "a\U00010000b", "\U0010ffff"),
 )
 
-# What makes it, the argument, and values that are errors once templates are rendered: before anything is recorded or sent.
+# What makes it, the argument, and values that are errors once templates are rendered: before
+# anything is recorded or sent.
 RENDERED: list[tuple[Callable[..., Any], str, tuple[object, ...]]] = [
     *((make, "flow_id", (*NOTHING, "\udc80", 7.5)) for make in OPERATORS),
     *((make, "workflow_automation_conn_id", (None, "", " ", "None")) for make in OPERATORS),

@@ -1,4 +1,8 @@
-"""The documentation without a build: links, the navigation, snippets, code blocks, and the pages of the reference."""
+"""
+The documentation without a build.
+
+Links, the navigation, snippets, code blocks, and the pages of the reference.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ def name_of(page):
     return str(page.relative_to(ROOT))
 
 
-# Links and the navigation -------------------------------------------------------------------------------
+# Links and the navigation -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -54,7 +58,7 @@ def test_each_page_is_in_the_navigation_once():
     assert {*listed} == {*PAGES} - {ROOT / "README.md", index}
 
 
-# Snippets -----------------------------------------------------------------------------------------------
+# Snippets -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", DOCS, ids=name_of)
@@ -73,7 +77,7 @@ def test_each_example_is_shown_on_a_page():
     ] == []
 
 
-# Code blocks --------------------------------------------------------------------------------------------
+# Code blocks --------------------------------------------------------------------------------------
 
 
 def imports(text):
@@ -134,7 +138,7 @@ def test_the_files_that_contributing_names_exist():
     assert [name for name in named if not any((folder / name).exists() for folder in folders)] == []
 
 
-# Figures ------------------------------------------------------------------------------------------------
+# Figures ------------------------------------------------------------------------------------------
 
 
 def test_the_extras_are_those_of_the_package():

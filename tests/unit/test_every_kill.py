@@ -1,4 +1,8 @@
-"""A kill -9 before each call of a task to Airflow and to the service, and after the last: what its next tries make of it."""
+"""
+A kill -9 before each call of a task to Airflow and to the service, and after the last.
+
+What its next tries make of it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,9 @@ def upload(folder):
 
 class Life:
     """
-    A task instance until it has ended; each of its runs asks at once, and ends once the task is parked.
+    A task instance until it has ended.
+
+    Each of its runs asks at once, and ends once the task is parked.
 
     :param kill: the number of the call at which its process is killed, of all its calls
     """
@@ -98,7 +104,11 @@ def check_claim(life):
 
 
 def check_batch(life):
-    """No item is sent twice; the output names all runs but those of the items that it says are in doubt."""
+    """
+    No item is sent twice.
+
+    The output names all runs but those of the items that it says are in doubt.
+    """
     task = life.task
     output = [json.loads(line) for line in Path(task.operator.output_path).read_text().splitlines()]
     known = {item["run_id"] for item in output if item["status"] == "started"}

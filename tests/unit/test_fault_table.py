@@ -1,7 +1,10 @@
 """
-What each fault comes to: the code of the error, whether the service may have acted, and how many requests were sent.
+What each fault comes to.
 
-Starts, items of batches and the hook agree, and what is said of a run is true; uploads, which may be repeated, differ.
+The code of the error, whether the service may have acted, and how many requests were sent.
+
+Starts, items of batches and the hook agree, and what is said of a run is true; uploads, which may
+be repeated, differ.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Parsing a DAG file imports nothing that only its tasks need, and a trigger nothing that only an upload needs."""
+"""
+Parsing a DAG file imports nothing that only its tasks need.
+
+And a trigger nothing that only an upload needs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Where the link to a run comes from: the task's own process remembers it, every other asks Airflow."""
+"""
+Where the link to a run comes from.
+
+The task's own process remembers it, every other asks Airflow.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,11 @@ def asked(monkeypatch):
 
 
 def link_of(operator, context):
-    """Ask for the link as Airflow 3 does at the end of a task: with the task instance as its key."""
+    """
+    Ask for the link as Airflow 3 does at the end of a task.
+
+    With the task instance as its key.
+    """
     (link,) = operator.operator_extra_links
     return link.get_link(operator, ti_key=context["ti"])
 

@@ -1,4 +1,8 @@
-"""What whoever carries the project on relies on: the distributions, the hooks, and the list of targets."""
+"""
+What whoever carries the project on relies on.
+
+The distributions, the hooks, and the list of targets.
+"""
 
 from __future__ import annotations
 

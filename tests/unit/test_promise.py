@@ -69,7 +69,7 @@ def sent_files(service):
     ]
 
 
-# Files ------------------------------------------------------------------------------------------------
+# Files --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ def test_a_name_that_is_not_utf8(service, context, tmp_path, pattern):
     assert service.journal.requests() == []
 
 
-# Batches ----------------------------------------------------------------------------------------------
+# Batches ------------------------------------------------------------------------------------------
 
 BATCH_PAGE = Path(__file__).parents[2] / "docs" / "batch.md"
 
@@ -316,7 +316,11 @@ def read_items(path):
 
 
 def watched(operation, look):
-    """Return what puts a store in front of another one, which first looks at each key and value of an operation."""
+    """
+    Return what puts a store in front of another one.
+
+    Which first looks at each key and value of an operation.
+    """
 
     def make(inner):
         def call(key, value=None, **options):
@@ -585,7 +589,7 @@ def test_a_batch_is_read_from_sftp(service, batch, sftp):
     assert max(sftp.reads) <= MIB
 
 
-# Responses --------------------------------------------------------------------------------------------
+# Responses ----------------------------------------------------------------------------------------
 
 PASSWORD = "hush-hush-1234"
 

@@ -1,4 +1,8 @@
-"""What the promise means of a run and the endpoint, where earlier versions broke it: only facts, through the public face."""
+"""
+What the promise means of a run and the endpoint, where earlier versions broke it.
+
+Only facts, through the public face.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What users may import, and with which arguments: a change of it is deliberate, or a mistake that shows here."""
+"""
+What users may import, and with which arguments.
+
+A change of it is deliberate, or a mistake that shows here.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,9 @@ from doc_pages import public_names
 PACKAGE = "workflow_automation_provider"
 PROJECT = Path(__file__).parents[2]
 
-# As golden/public_names.txt lists it: module → name, or class.member → its arguments, its values, or what it is. Whatever
-# changes there is told in CHANGELOG.md; what is listed nowhere may change at any time.
+# As golden/public_names.txt lists it: module → name, or class.member → its arguments, its values,
+# or what it is. Whatever changes there is told in CHANGELOG.md; what is listed nowhere may change
+# at any time.
 PUBLIC = public_names()
 
 # The modules above that offer more to the rest of the package.

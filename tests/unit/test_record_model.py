@@ -1,4 +1,8 @@
-"""The record of a start holds in all states of its model, ``tests/model``, and each of its rules is needed."""
+"""
+The record of a start holds in all states of its model, ``tests/model``.
+
+And each of its rules is needed.
+"""
 
 import pytest
 

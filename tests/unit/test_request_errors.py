@@ -1,4 +1,8 @@
-"""What is said of requests that did not succeed: each row of the table once, in golden/request_errors.txt."""
+"""
+What is said of requests that did not succeed.
+
+Each row of the table once, in golden/request_errors.txt.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,11 @@ def failure(
 
 
 def responses_of(row: Row) -> Iterator[tuple[Response, Request, tuple[int, ...]]]:
-    """Yield responses that a row may be the one for, one for each of its operations and statuses."""
+    """
+    Yield responses that a row may be the one for.
+
+    One for each of its operations and statuses.
+    """
     statuses = {"any": "403 500", "2xx": "201", "3xx": "307", "4xx": "499"}.get(
         row.statuses, row.statuses
     )
@@ -123,7 +131,11 @@ def of_tls(error: ssl.SSLError) -> httpcore.ReadError:
 
 
 def rejected_form() -> ssl.SSLError:
-    """Return the error of a certificate without an Authority Key Identifier, as from Python 3.13."""
+    """
+    Return the error of a certificate without an Authority Key Identifier.
+
+    As from Python 3.13.
+    """
     error = ssl.SSLCertVerificationError(1, "CERTIFICATE_VERIFY_FAILED")
     error.verify_code = 85
     return error

@@ -1,4 +1,8 @@
-"""What a task ends with, in words: each code and each situation once, in golden/task_errors.txt. No other test asserts them."""
+"""
+What a task ends with, in words.
+
+Each code and each situation once, in golden/task_errors.txt. No other test asserts them.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +59,11 @@ CLASSES: dict[Code, type[WorkflowAutomationError]] = {
 
 
 def situations() -> Iterator[tuple[str, WorkflowAutomationError]]:
-    """Yield what a task ends with: each code once, and each situation with those that it changes."""
+    """
+    Yield what a task ends with.
+
+    Each code once, and each situation with those that it changes.
+    """
     error: WorkflowAutomationError
     for code in Code:
         run_id = "7" if code in (Code.RUN_FAILED, Code.RUN_OVERDUE, Code.RUN_SILENT) else None

@@ -145,7 +145,8 @@ class Task(RuleBasedStateMachine):
         self.asks = policy == "claim" or (self.has_url and asks)
         self.names, self.waits, self.policy = names, waits, policy
         self.faults = [*HONEST, *(LIES if self.asks else [])]
-        # A task that does not wait has its run once it is green: it hears of no other that claims later.
+        # A task that does not wait has its run once it is green: it hears of no other that claims
+        # later.
         if names and self.asks and waits:
             self.faults += [("twice", {})] * 4
         options = {"on_run_failed": "start_again"} if waits and again else {}
@@ -285,7 +286,11 @@ class Task(RuleBasedStateMachine):
         self.check_secrets()
 
     def check_ends(self):
-        """Check that no process sends another run, or has sent one, where a run of an earlier one has succeeded."""
+        """
+        Check that no process sends another run, or has sent one.
+
+        Where a run of an earlier one has succeeded.
+        """
         world = self.world
         for number, process in enumerate(world.processes):
             if any(run.end == "success" for run in process.runs):
@@ -361,7 +366,11 @@ WHERE = [("claim", True), ("start_again", True), ("fail", True), ("claim", False
 
 
 def happens(policy, waits, act, number, *, in_a_retry):
-    """Have something happen at a call of a try that is in doubt, or of one after a kill; return whether there was such a call."""
+    """
+    Have something happen at a call of a try that is in doubt, or of one after a kill.
+
+    Return whether there was such a call.
+    """
     script = [(("any", number), act)]
     task = Task()
     first = ("try", HONEST.index(("drop_after", {})), script)

@@ -124,7 +124,11 @@ def check_text(name: str, text: str) -> None:
 
 
 def _kind_of_text(text: str) -> str:
-    """Return the kind of a list, tuple or dict of which this is the text; empty if it is of none."""
+    """
+    Return the kind of a list, tuple or dict of which this is the text.
+
+    Empty if it is of none.
+    """
     if not text.startswith(("[", "(", "{")):
         return ""
     for parse in (ast.literal_eval, json.loads):

@@ -1,9 +1,11 @@
 """
-Files to upload, and the bodies of the requests that upload them. Follows section 4.3 of the interface.
+Files to upload, and the bodies of the requests that upload them.
 
-The interface does not show what an element of ``files`` looks like, so a *file format* defines it. A body is a stream of
-JSON whose length is known before its first byte is sent: files are read in chunks, so that memory use does not grow with
-their size, and hardly with their number.
+Follows section 4.3 of the interface.
+
+The interface does not show what an element of ``files`` looks like, so a *file format* defines it.
+A body is a stream of JSON whose length is known before its first byte is sent: files are read in
+chunks, so that memory use does not grow with their size, and hardly with their number.
 """
 
 from __future__ import annotations
@@ -39,13 +41,20 @@ _REASON = 200
 
 
 class Reading(Protocol):
-    """The files of a request, read in the order in which they are sent, some of them ahead of time."""
+    """
+    The files of a request, read in the order in which they are sent.
+
+    Some of them ahead of time.
+    """
 
     def chunks(self, file: File) -> Iterator[bytes]:
         """
-        Return the content of the next file, in chunks whose length is a multiple of 3, except the last.
+        Return the content of the next file, in chunks whose length is a multiple of 3.
 
-        :raises Exception: of any kind, if it cannot be read, or is no longer the version of the file
+        Except the last.
+
+        :raises Exception: of any kind, if it cannot be read, or is no longer the version of the
+            file
         """
 
     def close(self) -> None:
@@ -68,7 +77,8 @@ class File:
     :param open: opens it for reading in binary mode
     :param fingerprint: returns a value that changes when the file does (size, modification time, …)
     :param location: its path or URL, for lineage; None if it has none
-    :param read_ahead: reads the content in place of ``open``, and makes sure that it is the version of its fingerprint
+    :param read_ahead: reads the content in place of ``open``, and makes sure that it is the version
+        of its fingerprint
     :param path: its path below the folder or prefix that was searched, None for its name
     """
 
@@ -139,8 +149,9 @@ class UploadBody:
         import pybase64  # not at the top: only uploads need it
 
         for part in self._parts():
-            # The body is not valid JSON before its end, which is sent only after every file was read to its
-            # expected size: the service cannot mistake a file that changed for a complete one.
+            # The body is not valid JSON before its end, which is sent only after every file was
+            # read to its expected size: the service cannot mistake a file that changed for a
+            # complete one.
             if isinstance(part, File):
                 yield from map(pybase64.b64encode, read_whole(part, reading))
             else:
@@ -163,10 +174,11 @@ def upload_bodies(
     :param run_id: the run that they belong to: text, or a whole number
     :param elements: the files, and mappings
     :param file_format: the format of each :class:`File`
-    :param files_per_request: the maximum number of elements in one request, at least 1; None for no limit
+    :param files_per_request: the maximum number of elements in one request, at least 1; None for no
+        limit
     :param max_request_bytes: the maximum size of a request's body in bytes, None for no limit
-    :raises InvalidRequestError: if an identifier or an element cannot be sent, or an element alone exceeds
-        ``max_request_bytes``, naming it
+    :raises InvalidRequestError: if an identifier or an element cannot be sent, or an element alone
+        exceeds ``max_request_bytes``, naming it
     """
     ids = {"flow_id": identifier("flow_id", flow_id), "run_id": identifier("run_id", run_id)}
     head = encode("upload", ids)[:-1] + b',"files":['
@@ -267,8 +279,10 @@ def read_whole(file: File, reading: Reading | None = None) -> Iterator[bytes]:
     Read a file, and raise if it has changed since it was measured.
 
     :param reading: what reads the files of the request that have a ``read_ahead``
-    :return: its bytes, exactly ``file.size``, in chunks whose length is a multiple of 3, except the last
-    :raises FileUnavailableError: if it is shorter, longer or gone by now, or changed while it is read
+    :return: its bytes, exactly ``file.size``, in chunks whose length is a multiple of 3, except the
+        last
+    :raises FileUnavailableError: if it is shorter, longer or gone by now, or changed while it is
+        read
     """
     left = file.size
     try:

@@ -98,7 +98,11 @@ _TYPES = {
 
 
 def media_type(name: str) -> str:
-    """Return the media type of a file with this name: of an ending that is unknown here, as the machine has it."""
+    """
+    Return the media type of a file with this name.
+
+    Of an ending that is unknown here, as the machine has it.
+    """
     _, dot, ending = name.rpartition(".")
     known = _TYPES.get(ending.lower()) if dot else None
     if known:

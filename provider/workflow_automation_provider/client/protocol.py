@@ -36,7 +36,8 @@ NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 
 _EXAMPLE = "https://service.example/api"
 
-# What is copied with the URL of an operation. A base URL ends in api, so that another path may have "flows" in it.
+# What is copied with the URL of an operation. A base URL ends in api, so that another path may have
+# "flows" in it.
 _OPERATION_PATH = re.compile(
     r"((/flows/[^/]+)?/trigger|/flows|(?<=/api)/flows/[^/]+|/public/upload)$"
 )

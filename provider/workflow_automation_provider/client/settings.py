@@ -326,7 +326,7 @@ class Settings:
     )
 
     def secrets(self) -> list[str]:
-        """Return the values of headers that suggest a secret, and the password of the proxy's URL."""
+        """Return the values of headers that suggest a secret, and the proxy's password."""
         secrets = [value for name, value in self.headers.items() if _is_secret(name, value)]
         try:
             password = urlsplit(self.proxy or "").password

@@ -1,4 +1,8 @@
-"""``@task.trigger_flow``: a function returns the inputs, and the task starts a run with them, once."""
+"""
+``@task.trigger_flow``.
+
+A function returns the inputs, and the task starts a run with them, once.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,8 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
     """
     Start a run of a flow, once, with the inputs that a function returns.
 
-    :param python_callable: returns the inputs, which are not templated; called only if a run is to be started
+    :param python_callable: returns the inputs, which are not templated; called only if a run is to
+        be started
     :param op_args: the function's positional arguments (templated)
     :param op_kwargs: the function's keyword arguments (templated)
     """
@@ -84,7 +89,8 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
     @property
     def overwrite_rtif_after_execution(self) -> bool:  # type: ignore[override]  # Airflow only reads it
         """Whether Airflow, after the try, shows what the function returned."""
-        # By then, Airflow has made another task instance for the next try, and logs an error for this one's.
+        # By then, Airflow has made another task instance for the next try, and logs an error for
+        # this one's.
         return self._ti is not None and getattr(self._ti, "state", None) != "up_for_retry"
 
     def _request_digest(self) -> str | None:
@@ -149,8 +155,8 @@ def trigger_flow_task(
     Turn a function that returns inputs into a task that starts a run with them, once.
 
     Also available as ``@task.trigger_flow``. The arguments are those of
-    :class:`~workflow_automation_provider.operators.flows.TriggerFlowOperator` except ``inputs``; the task
-    does and returns the same.
+    :class:`~workflow_automation_provider.operators.flows.TriggerFlowOperator` except ``inputs``;
+        the task does and returns the same.
 
     .. code-block:: python
 
@@ -161,9 +167,9 @@ def trigger_flow_task(
 
         trigger.expand(customer=["Ada", "Grace"])
 
-    The function is called only if a run is to be started: not by a retry that returns the run of an earlier
-    try, nor when a task that waits for the end of its run continues. The arguments of its call are templated;
-    what it returns is not.
+    The function is called only if a run is to be started: not by a retry that returns the run of an
+    earlier try, nor when a task that waits for the end of its run continues. The arguments of its
+    call are templated; what it returns is not.
 
     :param python_callable: the function; parameters named like variables of the context get these
     :param multiple_outputs: whether each key of the result is also pushed as a separate XCom

@@ -1,11 +1,11 @@
 """
 The callback of a flow: its URL, its token, and what it may say.
 
-The task makes the token and keeps only a hash of it; the endpoint in Airflow's API server (``plugins``) knows
-nothing but the tokens' hashes. Both read this module, so that they agree.
+The task makes the token and keeps only a hash of it; the endpoint in Airflow's API server
+(``plugins``) knows nothing but the tokens' hashes. Both read this module, so that they agree.
 
-A token is the id of the task instance (16 bytes) and 32 random bytes, in base64url. With the id, its task is
-found by primary key, so that a token that was never given out costs little.
+A token is the id of the task instance (16 bytes) and 32 random bytes, in base64url. With the id,
+its task is found by primary key, so that a token that was never given out costs little.
 
 .. code-block:: text
 
@@ -14,8 +14,9 @@ found by primary key, so that a token that was never given out costs little.
     {"status": "running", "message": "…", "progress": 0.5, "run_id": …, "run_link": "…"}
     {"status": "success" | "failed", "result": …, "message": "…", "run_id": …}
 
-Only ``status`` is required. A ``run_id`` is text or a whole number. An empty field counts as left out. What is
-only shown to people, such as ``message`` and ``progress``, never costs the rest: it is made text, or left out.
+Only ``status`` is required. A ``run_id`` is text or a whole number. An empty field counts as left
+out. What is only shown to people, such as ``message`` and ``progress``, never costs the rest: it is
+made text, or left out.
 """
 
 from __future__ import annotations
@@ -61,7 +62,11 @@ def is_token(text: str) -> bool:
 
 
 def task_of(token: str) -> UUID:
-    """Return the id that the task instance had when it gave out the token: a retry may have changed it."""
+    """
+    Return the id that the task instance had when it gave out the token.
+
+    A retry may have changed it.
+    """
     return UUID(bytes=base64.urlsafe_b64decode(token)[:16])
 
 
@@ -78,7 +83,11 @@ class Started(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A run's word that it is still running; it claims, too. ``progress`` is a number from 0 to 1."""
+    """
+    A run's word that it is still running.
+
+    It claims, too. ``progress`` is a number from 0 to 1.
+    """
 
     message: str | None = None
     progress: float | None = None
@@ -114,7 +123,8 @@ def read(body: bytes) -> Said:
     """
     Parse the body of a callback.
 
-    :raises ValueError: if it is not what a flow may send, naming the field and the kind of its value
+    :raises ValueError: if it is not what a flow may send, naming the field and the kind of its
+        value
     """
     try:
         fields = json.loads(body)
@@ -216,7 +226,11 @@ def _run_id(value: object) -> str | None:
 
 
 def _progress(value: object) -> float | None:
-    """Return a number from 0 to 1, None for any other value; more than 1 is taken for a percentage."""
+    """
+    Return a number from 0 to 1, None for any other value.
+
+    More than 1 is taken for a percentage.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if isinstance(value, float) and math.isnan(value):

@@ -63,7 +63,8 @@ def task_error(
     """
     Return the error to fail the task with, which says whether there is a run, and what to do.
 
-    One that is to be raised after the task has started its run is made by :func:`error_after_start`.
+    One that is to be raised after the task has started its run is made by
+    :func:`error_after_start`.
 
     :param retried: errors to leave to Airflow's retry, in addition to busy, not sent and an
         unavailable file
@@ -71,7 +72,8 @@ def task_error(
     :param again: how to start over
     :param what_to_do: in place of what the code says
     :param name: the name of a start within the task
-    :param earlier: what an earlier try left, as an error to be mentioned if this one started nothing
+    :param earlier: what an earlier try left, as an error to be mentioned if this one started
+        nothing
     :return: one of the same class if a retry may help, otherwise one that is also an
         ``AirflowFailException``. Without a traceback, which would not help a DAG author
     """
@@ -215,7 +217,8 @@ def quoted(text: str) -> str:
     """
     Return what a run says as its own words, to follow a colon: all of it can be seen.
 
-    A text of several lines is indented, below the colon. Of one that nobody can see, nothing is left.
+    A text of several lines is indented, below the colon. Of one that nobody can see, nothing is
+    left.
     """
     lines = without_escape_codes(text).expandtabs(4).splitlines()
     whole = "\n".join(printable(line).rstrip() for line in lines).strip("\n")

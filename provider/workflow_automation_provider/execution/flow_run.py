@@ -4,7 +4,8 @@ Start the run of a task and, if the task asks for it, upload its files and wait 
 1. **Read** what an earlier try did, by :class:`~.start.RunStarter`.
 2. **Start** the run, unless there is one, after a check that Airflow can hear it.
 3. **Upload** the run's files, which were checked before it was started.
-4. **Wait** for its end: the task parks, and begins here again, as a retry does; but it sends nothing.
+4. **Wait** for its end: the task parks, and begins here again, as a retry does; but it sends
+   nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ _BACKEND = "airflow.state.metastore.MetastoreBackend"
 
 
 def unsupported_setting() -> str:
-    """Return the setting that deletes entries, or moves them out of the database; empty if none is set."""
+    """
+    Return the setting that deletes entries, or moves them out of the database.
+
+    Empty if none is set.
+    """
     if conf.getboolean("state_store", "clear_on_success", fallback=False):
         return "[state_store] clear_on_success"
     if conf.get("state_store", "backend", fallback=_BACKEND) != _BACKEND:
@@ -97,10 +102,12 @@ class FlowRun:
 
     :param hook: sends the requests, and redacts the token
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
-    :param rendered_flow_id: returns the flow, None for that of the API key; called only where it is needed
+    :param rendered_flow_id: returns the flow, None for that of the API key; called only where it is
+        needed
     :param make_inputs: returns the inputs; called only if a run is to be started
     :param request: hash of the request, None if its inputs are not known before the start
-    :param on_run: called with the run as soon as it is known, and whether the task goes on after that
+    :param on_run: called with the run as soon as it is known, and whether the task goes on after
+        that
     :param is_resumed: whether Airflow continues a task that waited
     """
 
@@ -246,8 +253,8 @@ class FlowRun:
         """
         Return inputs with a URL that has a new token, and what the start records of it.
 
-        :raises InvalidRequestError: if there is no usable address of Airflow's API server, or the inputs have
-            one of this name already
+        :raises InvalidRequestError: if there is no usable address of Airflow's API server, or the
+            inputs have one of this name already
         """
         name = self._callback_input
         if name in inputs:

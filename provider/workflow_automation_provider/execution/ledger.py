@@ -1,51 +1,58 @@
 """
 What may be sent, decided by the starts of one task instance. Read this first.
 
-There is no I/O here, as in h11. :mod:`~.record` reads the entries of the task state store, :func:`decide`
-says what to do, and :mod:`~.start` does it. The endpoint in Airflow's API server reads the same entries.
+There is no I/O here, as in h11. :mod:`~.record` reads the entries of the task state store,
+:func:`decide` says what to do, and :mod:`~.start` does it. The endpoint in Airflow's API server
+reads the same entries.
 
-==========================  ====================  ================================================================
-Entry                       Written by            Says
-==========================  ====================  ================================================================
-``start/{try}/{n}``         the task, once,       what is asked for, the hash of the token that the run is given,
-                            before it sends       ``max_tries``, how long the task waits; or the run that a person
-                                                  entered. n counts the executions within one try
-``outcome/{try}/{n}``       the same execution,   what the response said: a *run*, *nothing* was started, or a
-                            once                  run is *unidentified*. In doubt, there is none
-``revoked/{hash}``           the task, once        no run may claim this start while the task decides,
-                                                  nor later, unless a person enters that run
-``run/{hash}``              the endpoint          the run's claim and its end, when it was told to stop, and
-                                                  which runs were refused
-``message/{hash}``             the endpoint          the last word of a run that works, and the last call that was
-                                                  refused for its form: nothing is decided by it
-==========================  ====================  ================================================================
+=======================  ===================  ====================================================
+Entry                    Written by           Says
+=======================  ===================  ====================================================
+``start/{try}/{n}``      the task, once,      what is asked for, the hash of the token that the
+                         before it sends      run is given, ``max_tries``, how long the task
+                                              waits; or the run that a person entered. n counts
+                                              the executions within one try
+``outcome/{try}/{n}``    the same execution,  what the response said: a *run*, *nothing* was
+                         once                 started, or a run is *unidentified*. In doubt, there
+                                              is none
+``revoked/{hash}``       the task, once       no run may claim this start while the task decides,
+                                              nor later, unless a person enters that run
+``run/{hash}``           the endpoint         the run's claim and its end, when it was told to
+                                              stop, and which runs were refused
+``message/{hash}``       the endpoint         the last message of a run that works, and the last
+                                              call that was refused for its form: nothing is
+                                              decided by it
+=======================  ===================  ====================================================
 
-An entry has one writer and never loses what it says, so a write that Airflow repeats later does no harm. Only
-what a person has entered is deleted. All keys begin with ``workflow_automation_``; that of a start within a
-task (``trigger_flow_once``) ends with its name.
+An entry has one writer and never loses what it says, so a write that Airflow repeats later does no
+harm. Only what a person has entered is deleted. All keys begin with ``workflow_automation_``; that
+of a start within a task (``trigger_flow_once``) ends with its name.
 
 **Decide**, the first row that fits the last start:
 
-=====================================================================  ===========================================
-A person has entered a run that it does not name                       that run, if :func:`why_not` has no reason
-There is none, or it has another ``max_tries``: the task was cleared   send
-A start by name that asked for something else                          an error
-Its run was told to stop, and no person entered it                     send
-Its run failed, and is to be started again                             send
-It names a run that a person entered                                   that run; an error if it was told to stop
-Its run claimed, or ended                                              that run
-Its outcome is a run, and it is not revoked                             that run
-It gave out no token: *nothing*                                        send
-It gave out no token: *unidentified*, or in doubt                      an error; in doubt with ``"start_again"``: send
-It is not closed                                                       close it
-Closed: *nothing*                                                      send
-Closed: *unidentified*                                                 an error
-Closed: in doubt                                                       ``"fail"``: an error; otherwise send
-=====================================================================  ===========================================
+====================================================  ============================================
+The last start                                        Then
+====================================================  ============================================
+A person has entered a run that it does not name      that run, if :func:`why_not` has no reason
+There is none, or it has another ``max_tries``        send: the task was cleared
+A start by name that asked for something else         an error
+Its run was told to stop, and no person entered it    send
+Its run failed, and is to be started again            send
+It names a run that a person entered                  that run; an error if it was told to stop
+Its run claimed, or ended                             that run
+Its outcome is a run, and its token is not revoked    that run
+It gave out no token: *nothing*                       send
+It gave out no token: *unidentified*, or in doubt     an error; in doubt with ``"start_again"``:
+                                                      send
+Its token is not revoked                              revoke it
+Revoked: *nothing*                                    send
+Revoked: *unidentified*                               an error
+Revoked: in doubt                                     ``"fail"``: an error; otherwise send
+====================================================  ============================================
 
-**Close** a start: write ``revoked``; write the start again, unchanged, which waits for the endpoint's locks;
-read ``run``. From then on no run can claim it. So until a Clear, a second start is sent only if no run of the
-first can go on, or the user accepts a second run.
+**Revoke** the token of a start: write ``revoked``; write the start again, unchanged, which waits for the
+endpoint's locks; read ``run``. From then on no run can claim it. So until a Clear, a second start
+is sent only if no run of the first can go on, or the user accepts a second run.
 """
 
 from __future__ import annotations
@@ -65,7 +72,11 @@ PREFIX = "workflow_automation_"
 """Prefix of all keys."""
 START, OUTCOME = f"{PREFIX}start/", f"{PREFIX}outcome/"
 START_KEY = re.compile(rf"{START}(\d{{1,6}})/(\d{{1,6}})(?:/(.*))?", re.ASCII | re.DOTALL)
-"""The key of a start: its try, its number within the try, and its name; None for the operator's own."""
+"""
+The key of a start.
+
+Its try, its number within the try, and its name; None for the operator's own.
+"""
 ADOPTED = f"{PREFIX}run"
 """Key of the run that a person enters; that of a start by name has its name after a slash."""
 
@@ -91,7 +102,11 @@ def message_key(token: str) -> str:
 
 
 class RunResult(TypedDict, total=False):
-    """The run that a task started, as the task's result: what the service returned, as far as known."""
+    """
+    The run that a task started, as the task's result.
+
+    What the service returned, as far as known.
+    """
 
     run_id: str
     """Its identifier, exactly as the service wrote it."""
@@ -117,7 +132,11 @@ def run_result(
 
 
 def entry_of(what: Start | Outcome | RunReports | Claim | End) -> dict[str, Any]:
-    """Return the entry to store, as JSON values: without defaults, and without what its key says."""
+    """
+    Return the entry to store, as JSON values.
+
+    Without defaults, and without what its key says.
+    """
     defaults = {**what._field_defaults, "try_number": what[0], "number": what[1]}
     return {
         name: _json(value) for name, value in what._asdict().items() if value != defaults.get(name)
@@ -136,7 +155,11 @@ def _json(value: Any) -> Any:
 
 
 def _read(kind: type, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the known fields of an entry from its JSON values: a newer version may have written more."""
+    """
+    Return the known fields of an entry from its JSON values.
+
+    A newer version may have written more.
+    """
     names = [
         name for name, value in entry.items() if name in kind.__annotations__ and value is not None
     ]
@@ -153,8 +176,10 @@ class Start(NamedTuple):
     :param max_tries: the task instance's, which a Clear changes
     :param request: hash of what is asked for, None if that is not known before the start
     :param token: hash of the run's token, None if it was given none
-    :param completion_timeout: seconds that the task waits for the end of the run, None if it does not wait
-    :param heartbeat_timeout: seconds that the run may say nothing, None for as long as its end may take
+    :param completion_timeout: seconds that the task waits for the end of the run, None if it does
+        not wait
+    :param heartbeat_timeout: seconds that the run may say nothing, None for as long as its end may
+        take
     :param callback_url: where the run calls Airflow, without the token
     :param run: the run that a person entered, None if the request is sent
     :param issuer: try and number of the start that gave out the token, None if it is this one
@@ -201,7 +226,8 @@ class Outcome(NamedTuple):
     """
     What the response to a start said.
 
-    :param kind: a *run* that the response names; *nothing* was started; or a run that is *unidentified*
+    :param kind: a *run* that the response names; *nothing* was started; or a run that is
+        *unidentified*
     :param run: the run, if it is named; triggered by key, it may have no ``run_id``
     :param reason: why the run is *unidentified*
     """
@@ -369,8 +395,8 @@ class Facts(NamedTuple):
         """
         Return the run of this start, as far as it is known.
 
-        :param redactor: knows the secrets of the connection, None if it cannot be used: what the run itself has said
-            is left out then, or where it reveals one
+        :param redactor: knows the secrets of the connection, None if it cannot be used: what the
+            run itself has said is left out then, or where it reveals one
         """
         known = self.start.run or (self.outcome and self.outcome.run) or {}
         run: RunResult = {**known}
@@ -392,7 +418,9 @@ class Facts(NamedTuple):
 
     def text(self, redactor: Redactor | None) -> str:
         """
-        Return what this and earlier starts may have left, in words, except a run that was told to stop.
+        Return what this and earlier starts may have left, in words.
+
+        Except a run that was told to stop.
 
         :param redactor: as in :meth:`run`
         """
@@ -511,7 +539,8 @@ def is_certain(
 
     end = facts.reports.end
     has_failed = end is not None and end.status == "failed"
-    # Nothing follows a start whose run has begun, and not failed, or which had a response and gave out no token.
+    # Nothing follows a start whose run has begun, and not failed, or which had a response and gave
+    # out no token.
     goes_on = facts.reports.has_begun and not has_failed
     return is_own or goes_on or facts.start.token is None
 

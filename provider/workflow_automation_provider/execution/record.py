@@ -192,7 +192,7 @@ class StartRecord(TaskRecord):
             is_revoked=is_revoked,
         )
 
-    # Write --------------------------------------------------------------------------------------------------
+    # Write ----------------------------------------------------------------------------------------
 
     def new_start(self, **fields: Any) -> Start:
         """Return the start of this execution, which is not yet recorded."""
@@ -208,7 +208,8 @@ class StartRecord(TaskRecord):
         """
         Record what is about to be sent; durable once this returns.
 
-        :raises Exception: if it could not be written, also because the task instance now belongs to another process
+        :raises Exception: if it could not be written, also because the task instance now belongs to
+            another process
         """
         self.set(self._key(START, start.place), entry_of(start))
 
@@ -216,7 +217,8 @@ class StartRecord(TaskRecord):
         """
         Return whether Airflow still runs this try, and has its record.
 
-        A process that Airflow has given up, or whose task a person has marked, lives on for seconds.
+        A process that Airflow has given up, or whose task a person has marked, lives on for
+        seconds.
 
         :param start: the start that was written
         :param before: the start before it, None if there is none
@@ -271,7 +273,11 @@ class StartRecord(TaskRecord):
         self.delete(self._adopted_key)
 
     def _write_again(self, start: Start) -> None:
-        """Write the start that gave out the token again, unchanged: this waits for the endpoint's locks."""
+        """
+        Write the start that gave out the token again, unchanged.
+
+        This waits for the endpoint's locks.
+        """
         place = start.issuer or start.place
         key = self._key(START, place)
         entry = self._read(key) if start.issuer else entry_of(start)

@@ -1,4 +1,8 @@
-"""Retries: within one try for a short time, then by Airflow, and never if a run may have been started."""
+"""
+Retries.
+
+Within one try for a short time, then by Airflow, and never if a run may have been started.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,8 @@ _Result = TypeVar("_Result")
 # The longest waits without a Retry-After, in seconds; the last one repeats.
 _WAITS = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
-# A longer wait that the service asks for is left to Airflow, unless there is time for it; in seconds.
+# A longer wait that the service asks for is left to Airflow, unless there is time for it; in
+# seconds.
 _MAX_ASKED = 600.0
 
 # Less time left is not worth another attempt, in seconds.
@@ -68,9 +73,11 @@ class SendRetrier:
     """
     Retries within one try of the task, while the service is busy or cannot be reached.
 
-    :param seconds: how long to keep retrying, waits included, but not those that the service asks for; 0 sends once
+    :param seconds: how long to keep retrying, waits included, but not those that the service asks
+        for; 0 sends once
     :param log: logger for the waits
-    :param is_ended: returns whether Airflow ended the task: that ends a wait, and nothing more is sent
+    :param is_ended: returns whether Airflow ended the task: that ends a wait, and nothing more is
+        sent
     """
 
     seconds: float
@@ -84,7 +91,9 @@ class SendRetrier:
         retry_unknown: bool = False,
     ) -> _Result:
         """
-        Send a request, and retry while the service is busy or cannot be reached, until the time is up.
+        Send a request, and retry while the service is busy or cannot be reached.
+
+        Until the time is up.
 
         :param send: sends the request once
         :param retry_unknown: whether to retry after an unknown outcome as well
@@ -115,7 +124,8 @@ class SendRetrier:
         :param left: how many seconds are left for further attempts
         """
         asked = error.retry_after or 0.0
-        # The jitter spreads the retries of mapped tasks, and keeps "Retry-After: 0" from becoming a tight loop.
+        # The jitter spreads the retries of mapped tasks, and keeps "Retry-After: 0" from becoming a
+        # tight loop.
         wait = asked + random.uniform(0, _WAITS[min(attempt, len(_WAITS)) - 1])  # noqa: S311 - for jitter, not for cryptography
         free = not_counted(asked)
         if left < max(_MIN_LEFT, asked - free):
@@ -147,8 +157,8 @@ class SendRetrier:
 
     def sleep(self, seconds: float) -> None:
         """Wait, but no longer than until Airflow ends the task."""
-        # In short naps, because a signal handler cannot end a longer one: setting a threading.Event there may
-        # deadlock.
+        # In short naps, because a signal handler cannot end a longer one: setting a threading.Event
+        # there may deadlock.
         deadline = time.monotonic() + seconds
         while not self.is_ended() and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, _POLL_INTERVAL))

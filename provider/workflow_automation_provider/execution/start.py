@@ -1,10 +1,12 @@
 """
 Start a run at most once: for operators and TaskFlow.
 
-1. **Read** the last start; :mod:`~.ledger` decides whether to return its run, to report it, or to send.
-   A read may find nothing where there is something, so most decisions are made twice, with a probe between.
+1. **Read** the last start; :mod:`~.ledger` decides whether to return its run, to report it, or to
+   send. A read may find nothing where there is something, so most decisions are made twice, with a
+   probe between.
 2. **Close** a start in doubt whose run was given a URL, before anything else is decided.
-3. **Prepare** the whole request, so that errors in it are found before anything is recorded or sent.
+3. **Prepare** the whole request, so that errors in it are found before anything is recorded or
+   sent.
 4. **Record** the start. From here on, a later try knows that a run may exist.
 5. **Send** the request, again only while nothing was started, and record the outcome.
 """
@@ -56,14 +58,22 @@ POLL_INTERVAL = 0.5
 """Seconds between two looks of a task, in its worker, at what a run has said."""
 
 OnUnknownStart = Literal["fail", "start_again"]
-"""What to do if it is unknown whether a run was started; operators can also have the run ``"claim"`` it."""
+"""
+What to do if it is unknown whether a run was started.
+
+Operators can also have the run ``"claim"`` it.
+"""
 
 _LOOK = "Look in the workflow's list of runs."
 _REVOKED = "A run of it that claims its start from now on is told to stop."
 
 
 def request_digest(inputs: object, flow_id: object) -> str | None:
-    """Return a hash of the request, None if its inputs cannot be encoded: to send them then fails."""
+    """
+    Return a hash of the request, None if its inputs cannot be encoded.
+
+    Sending them then fails.
+    """
     from workflow_automation_provider.client.json_values import encode
 
     with contextlib.suppress(InvalidRequestError):
@@ -73,7 +83,9 @@ def request_digest(inputs: object, flow_id: object) -> str | None:
 
 def redactor_for(hook: WorkflowAutomationHook, conn_id: str | None) -> Redactor:
     """
-    Return what knows the secrets of the task's connection, and of that by which its run was started.
+    Return what knows the secrets of the task's connection.
+
+    It also knows those of the connection by which the run was started.
 
     :param conn_id: the connection that the start has recorded, None if it has none
     :raises Exception: if one of them cannot be used
@@ -132,7 +144,11 @@ class RunStarter:
         if completion_timeout and heartbeat_timeout:
             self._wait_fields["heartbeat_timeout"] = heartbeat_timeout.total_seconds()
         self.earlier: WorkflowAutomationError | None = None
-        """What an earlier try left, as an error: one of this try must mention it if nothing was started."""
+        """
+        What an earlier try left, as an error.
+
+        One of this try must mention it if nothing was started.
+        """
         self.facts: Facts
         """What is known of the start whose run is returned."""
         self.has_sent = False
@@ -148,8 +164,8 @@ class RunStarter:
         """
         Start the run, or return the one that an earlier try started, or that a person entered.
 
-        :param prepare: returns the request, and the fields ``token`` and ``callback_url`` of its start, if its
-            run is given a URL; called only if a run is to be started
+        :param prepare: returns the request, and the fields ``token`` and ``callback_url`` of its
+            start, if its run is given a URL; called only if a run is to be started
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
         try:
@@ -182,7 +198,9 @@ class RunStarter:
 
     def _decide_certainly(self) -> Decision:
         """
-        Read the record, and decide; until two reads with a probe between find the same, unless one is enough.
+        Read the record, and decide.
+
+        Until two reads with a probe between find the same, unless one is enough.
 
         :raises RuntimeError: if the store does not return the probe
         """
@@ -216,14 +234,14 @@ class RunStarter:
         return self._last is not None and self._last.start.try_number == self._record.try_number
 
     def _was_cleared(self) -> bool:
-        """Return whether a person has cleared the task since its last start, and so wants another run."""
+        """Return whether a person has cleared the task since its last start: they want another run."""
         return self._last is not None and not self._last.counts(self._options.max_tries)
 
     # An earlier start ---------------------------------------------------------------------------
 
     def _settled_last(self) -> Facts:
         """
-        Wait for what the run of the last start reports, and close the start unless the run has begun.
+        Wait for what the run of the last start reports; if it has not begun, revoke its token.
 
         :return: what is known of the start by then
         :raises Exception: if it is not certain that the start is closed
@@ -274,7 +292,11 @@ class RunStarter:
         return self._return(self._record.adopt(run, last, **self._wait_fields))
 
     def _return_last(self) -> RunResult:
-        """Return the run of the last start; what a person entered and is left names the same run."""
+        """
+        Return the run of the last start.
+
+        What a person entered and is left names the same run.
+        """
         assert self._last  # noqa: S101
         run = self._return(self._last)
         if self._adopted:
@@ -323,7 +345,8 @@ class RunStarter:
         last = self._last
         assert last  # noqa: S101
         if decision is Decision.CHANGED:
-            # Such as names by position in a list that changed: the recorded run is that of another request.
+            # Such as names by position in a list that changed: the recorded run is that of another
+            # request.
             return InvalidRequestError(
                 f"{self._record.name!r} has other inputs or another flow_id than in try "
                 f"{last.start.try_number}.",
@@ -376,7 +399,8 @@ class RunStarter:
             if left <= 0:
                 break
             if not is_logged:
-                # If this try is killed while it waits, and is the last one, the log ends with this line.
+                # If this try is killed while it waits, and is the last one, the log ends with this
+                # line.
                 self._log.info(
                     "A run may have been started. Waiting up to %.0f s for one to call Airflow.",
                     left,
@@ -387,7 +411,7 @@ class RunStarter:
         return facts
 
     def _redactor(self, facts: Facts) -> Redactor | None:
-        """Return what knows the secrets that the run of a start may show, None if it cannot be known."""
+        """Return what knows the secrets that a run may show, None if it cannot be known."""
         return redactor_of(self._hook, facts.start.conn_id)
 
     def _as_error(self, facts: Facts) -> WorkflowAutomationError | None:
@@ -454,8 +478,8 @@ class RunStarter:
         """
         Log what is about to be sent.
 
-        Before the record is written: if the task is killed in its last try, no other try reports the start, and
-        these lines are in the log by then.
+        Before the record is written: if the task is killed in its last try, no other try reports
+        the start, and these lines are in the log by then.
         """
         start = self._start
         flow = f"flow {start.flow_id}" if start.flow_id else "the flow of the API key"
@@ -518,7 +542,8 @@ class RunStarter:
         """
         Record what the response said; return the run that has begun, if one has.
 
-        The start is closed if no later try would do it: until then, also the run of a rejected request can claim.
+        The start is closed if no later try would do it: until then, also the run of a rejected
+        request can claim.
 
         :param run: the run that was started, but could not be recorded
         :raises WorkflowAutomationError: if no run has begun
@@ -549,7 +574,11 @@ class RunStarter:
         raise self._in_doubt(error, is_closed=facts.is_closed)
 
     def _settled(self, error: WorkflowAutomationError) -> Facts | None:
-        """Return what is known of a start without a usable response, closed if no later try would close it."""
+        """
+        Return what is known of a start without a usable response.
+
+        Closed if no later try would close it.
+        """
         start = self._start
         assert start.token  # noqa: S101
         is_unknown = error.accepted is Accepted.MAYBE

@@ -1,11 +1,11 @@
 """
 Airflow's task state store: nothing else calls it.
 
-On Airflow 3.3+, entries outlive a try, a SIGKILL, a deferral and a restart of Airflow, and never expire.
-``set`` is durable once it returns, and raises if the task instance now belongs to another process; ``get``
-then returns None, as for any 404, such as from an API server that is being upgraded. So before a missing entry
-decides anything, a probe is written and read back, and the entry is read again. Before Airflow 3.3, a dict takes the store's
-place for one try.
+On Airflow 3.3+, entries outlive a try, a SIGKILL, a deferral and a restart of Airflow, and never
+expire. ``set`` is durable once it returns, and raises if the task instance now belongs to another
+process; ``get`` then returns None, as for any 404, such as from an API server that is being
+upgraded. So before a missing entry decides anything, a probe is written and read back, and the
+entry is read again. Before Airflow 3.3, a dict takes the store's place for one try.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class _TryStore(dict[str, dict[str, Any]]):
         self[key] = value
 
 
-# Which entries the current execution has used: a second user of an entry would mistake another's run for its own.
-# An execution is identified by its task instance object, because Airflow creates one for each.
+# Which entries the current execution has used: a second user of an entry would mistake another's
+# run for its own. An execution is identified by its task instance object, because Airflow creates
+# one for each.
 _lock = threading.Lock()
 _used: tuple[object, set[tuple[str, str]]] = (None, set())
 
@@ -81,7 +82,8 @@ class TaskRecord:
         """
         Write an entry, which is durable once this returns.
 
-        :raises Exception: if it could not be written, also because the task instance now belongs to another process
+        :raises Exception: if it could not be written, also because the task instance now belongs to
+            another process
         """
         retention = None
         if self.outlives_try:

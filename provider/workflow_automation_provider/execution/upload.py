@@ -1,9 +1,9 @@
 """
 Upload the files for a run, and record how many requests were confirmed.
 
-Each file is resolved and measured only once. The record is one entry: a digest of the requests, and how many
-of them the service confirmed. A retry with the same digest continues after these; with another one, it sends
-all files. An upload may repeat requests, so nothing else needs to be certain.
+Each file is resolved and measured only once. The record is one entry: a digest of the requests, and
+how many of them the service confirmed. A retry with the same digest continues after these; with
+another one, it sends all files. An upload may repeat requests, so nothing else needs to be certain.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ UPLOAD_KEY = "workflow_automation_upload"
 # Characters that are kept of the response to an upload, a short text: it becomes an XCom.
 _KEPT_RESPONSE = 2000
 
-# How many names of a request and requests of a result are kept, so that a person can read them, and how many
-# names are logged.
+# How many names of a request and requests of a result are kept, so that a person can read them, and
+# how many names are logged.
 _KEPT_NAMES, _KEPT_REQUESTS, _LOGGED_NAMES = 20, 20, 10
 
 # Seconds between two lines of progress.
@@ -83,12 +83,15 @@ class Uploader:
     Send the requests that no earlier try sent.
 
     :param hook: sends the requests
-    :param retrier: how long to keep retrying each request while the service is busy or cannot be reached
+    :param retrier: how long to keep retrying each request while the service is busy or cannot be
+        reached
     :param files: as passed by the DAG author
-    :param of_own_run: whether the same task starts the run. If so, a Clear starts another run, without files,
-        or keeps the run with all of its files. After a Clear of any other task, all files are sent again
+    :param of_own_run: whether the same task starts the run. If so, a Clear starts another run,
+        without files, or keeps the run with all of its files. After a Clear of any other task, all
+        files are sent again
     :param file_format: the format of each file, None for the connection's
-    :param files_per_request: as ``max_request_bytes``, of :meth:`.WorkflowAutomationHook.prepare_uploads`
+    :param files_per_request: as ``max_request_bytes``, of
+        :meth:`.WorkflowAutomationHook.prepare_uploads`
     :raises InvalidRequestError: if this try of the task has another upload
     """
 
@@ -110,7 +113,7 @@ class Uploader:
 
     def prepare(self, flow_id: str | None) -> None:
         """
-        Resolve the files before there is a run, for :meth:`upload`, and check all that can be checked by then.
+        Resolve the files, and check all that can be checked before there is a run.
 
         :param flow_id: the flow, None for the connection's
         :raises WorkflowAutomationError: if they could not be uploaded
@@ -180,7 +183,7 @@ class Uploader:
         )
 
     def _confirmed(self, digest: str, count: int) -> tuple[int, list[str]]:
-        """Return how many of the requests earlier tries sent, and the responses to the first of them."""
+        """Return how many of the requests earlier tries sent, and the first responses."""
         entry = self._record.find(UPLOAD_KEY)
         if entry is None:
             return 0, []

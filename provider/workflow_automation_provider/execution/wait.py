@@ -1,16 +1,19 @@
 """
 Wait for a run to finish.
 
-The service has no status API, so the flow's last step reports the result. Among its inputs, the flow gets a URL of
-Airflow with a token for this run alone, and the task parks until the flow has called it:
+The service has no status API, so the flow's last step reports the result. Among its inputs, the
+flow gets a URL of Airflow with a token for this run alone, and the task parks until the flow has
+called it:
 
 1. **Look** whether the run has ended: after the start, and whenever the task continues.
-2. **Push** what is known of the run, before each park: a person who knows its end may mark the task.
+2. **Push** what is known of the run, before each park: a person who knows its end may mark the
+   task.
 3. **Park**, without a worker, until the endpoint wakes the task, or the next look is due.
 
-A parked task (Airflow 3.3+, ``awaiting_input``) uses no worker, no triggerer and no pool slot. The scheduler's sweep of
-timeouts continues it in the operator's ``execute_complete``; the endpoint wakes it by lowering its timeout. A look does
-what a retry does: it reads the record, and so needs nothing that the task was parked with.
+A parked task (Airflow 3.3+, ``awaiting_input``) uses no worker, no triggerer and no pool slot. The
+scheduler's sweep of timeouts continues it in the operator's ``execute_complete``; the endpoint
+wakes it by lowering its timeout. A look does what a retry does: it reads the record, and so needs
+nothing that the task was parked with.
 """
 
 from __future__ import annotations
@@ -49,8 +52,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-# How long a parked task sleeps if nobody wakes it: three times as long as it has waited. The first sleep is short, because
-# an end that comes between the task's last look and its park wakes nobody.
+# How long a parked task sleeps if nobody wakes it: three times as long as it has waited. The first
+# sleep is short, because an end that comes between the task's last look and its park wakes nobody.
 _SLEEP_FACTOR = 3
 _MAX_SLEEP = timedelta(hours=1)
 
@@ -58,8 +61,9 @@ MIN_SLEEP = timedelta(seconds=25)
 """
 How long a task is parked at least.
 
-By then, the scheduler knows that the task has left its worker: Airflow 3.3 takes a task that is queued before that for one
-that was lost. A process that goes on after its end is killed after ``[core] task_success_overtime``, 20 seconds.
+By then, the scheduler knows that the task has left its worker: Airflow 3.3 takes a task that is
+queued before that for one that was lost. A process that goes on after its end is killed after
+``[core] task_success_overtime``, 20 seconds.
 """
 
 
@@ -332,7 +336,11 @@ class CompletionWait:
 
 
 def is_supervised() -> bool:
-    """Return whether Airflow runs this task in a process of its own, rather than ``dag.test()`` or a test."""
+    """
+    Return whether Airflow runs this task in a process of its own.
+
+    Rather than ``dag.test()`` or a test.
+    """
     from airflow.sdk.execution_time import task_runner
 
     comms = getattr(task_runner, "SUPERVISOR_COMMS", None)

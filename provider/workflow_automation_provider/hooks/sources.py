@@ -115,7 +115,8 @@ _SETTLED = 0.25
 
 
 def _open(path: str) -> IO[bytes]:
-    # Without a buffer, as it is read in large chunks. A FIFO that took its place would be waited for.
+    # Without a buffer, as it is read in large chunks. A FIFO that took its place would be waited
+    # for.
     return open(
         path, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)
     )
@@ -125,7 +126,8 @@ def _state(path: str) -> object:
     """Return the size, times and inode of a file."""
     state = os.stat(path)
 
-    # A change may still be in progress, or be followed by another within the same tick of the clock.
+    # A change may still be in progress, or be followed by another within the same tick of the
+    # clock.
     unsettled = _SETTLED - (time.time() - max(state.st_mtime, state.st_ctime))
     if 0 < unsettled <= _SETTLED:
         time.sleep(unsettled)

@@ -1,9 +1,10 @@
 """
 Files in stores, which fsspec lists, reads and writes.
 
-An object that was replaced since it was found is noticed by its size as it is read, and by its version, which is looked
-at once more before the last byte of the request is sent, in the way in which it was found: the clients of some stores
-write the version of a listing differently from that of a single object.
+An object that was replaced since it was found is noticed by its size as it is read, and by its
+version, which is looked at once more before the last byte of the request is sent, in the way in
+which it was found: the clients of some stores write the version of a listing differently from that
+of a single object.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ _VERSIONS = (
     "updated",
 )
 
-# Bytes that are read and asked for at once: multiples of 3, so that base64 of each piece joins without padding.
+# Bytes that are read and asked for at once: multiples of 3, so that base64 of each piece joins
+# without padding.
 _PIECE = 1023 * 1024
 _BLOCK = 4 * _PIECE
 
@@ -67,11 +69,13 @@ _BLOCK = 4 * _PIECE
 _AHEAD = 3 * _BLOCK
 _AT_ONCE = 32
 
-# Seconds that the client of a store may take for a request, with its own retries, and the bytes a second of a slow one.
+# Seconds that the client of a store may take for a request, with its own retries, and the bytes a
+# second of a slow one.
 _TIMEOUT = 300.0
 _SLOWEST = 100_000
 
-# Seconds until a change shows in a time of whole seconds, with some for a clock that differs; and how often to wait for it.
+# Seconds until a change shows in a time of whole seconds, with some for a clock that differs; and
+# how often to wait for it.
 _SETTLED = 1.25
 _WAITS = 3
 
@@ -131,7 +135,8 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
 
         if not host.isprintable():
             raise ValueError("it has a control character before its path")
-        # Without the key: of a whole URL, an object storage path drops a "?" or "#" at the end, and tabs anywhere.
+        # Without the key: of a whole URL, an object storage path drops a "?" or "#" at the end, and
+        # tabs anywhere.
         fs, root = in_time(_opened, f"{scheme}://{host}/")
         return fs, f"{root.rstrip('/')}/{key.rstrip('/')}" if key else root
     except ValueError as error:
@@ -253,7 +258,8 @@ class Store:
         kinds = {kind.__module__.partition(".")[0] for kind in type(fs).__mro__}
         self.fs = fs
         self.scheme = scheme
-        # Whether it is that of S3, Google Cloud Storage or Azure: what others' asynchronous methods take differs.
+        # Whether it is that of S3, Google Cloud Storage or Azure: what others' asynchronous methods
+        # take differs.
         self.is_cloud = not kinds.isdisjoint(("s3fs", "gcsfs", "adlfs"))
         self.is_s3 = "s3fs" in kinds
         self._free = asyncio.Semaphore(_AT_ONCE)
@@ -426,7 +432,9 @@ def stored_files(
     name: str, source: str | ObjectStoragePath, stores: dict[int, Store]
 ) -> Iterator[File]:
     """
-    Return the files of a source, listed once they are asked for; what it names is looked up already.
+    Return the files of a source, listed once they are asked for.
+
+    What it names is looked up already.
 
     :param name: what the source is called in errors
     :param stores: those that are known so far, by file system
@@ -517,7 +525,11 @@ class _Reading:
         self._ahead: deque[tuple[int, Future[bytes]]] = deque()
 
     def chunks(self, file: File) -> Iterator[bytes]:
-        """Return the content of the next file; after that of the last, look at all of them again."""
+        """
+        Return the content of the next file.
+
+        After that of the last, look at all of them again.
+        """
         yield from self._content(cast("_StoredFile", file))
         self._left -= 1
         if self._left:
@@ -640,7 +652,8 @@ def write_whole(fs: Any, key: str, path: str) -> None:
     :param path: of the local file
     :raises Exception: of any kind, if it cannot be written
     """
-    # A bucket shows an object once it is whole, and not every store can discard a part. A file grows.
+    # A bucket shows an object once it is whole, and not every store can discard a part. A file
+    # grows.
     written = key if bucket_of(key) else _beside(key)
     seconds = _TIMEOUT + Path(path).stat().st_size / _SLOWEST
     try:

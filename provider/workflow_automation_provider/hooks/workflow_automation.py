@@ -31,8 +31,8 @@ __all__ = ["WorkflowAutomationHook"]
 
 _WARN_BEFORE_EXPIRY = timedelta(days=14)
 
-# What Rich, with which Airflow's CLI prints the result of a connection test, takes for markup and leaves
-# out: such as the code of an error.
+# What Rich, with which Airflow's CLI prints the result of a connection test, takes for markup and
+# leaves out: such as the code of an error.
 _TAG = re.compile(r"\[([a-z#/@][^\[\]]*)\]")
 
 

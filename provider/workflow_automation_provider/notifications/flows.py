@@ -20,24 +20,28 @@ __all__ = ["FlowNotifier"]
 
 class FlowNotifier(BaseNotifier):
     """
-    Start a run of a flow from a callback: ``on_failure_callback``, ``on_success_callback``, a deadline alert.
+    Start a run of a flow from a callback.
 
-    A callback must not change what it reports on. So this raises no errors, but logs them, and sends the request once:
-    the connection's ``timeout`` bounds each part of it.
+    ``on_failure_callback``, ``on_success_callback``, a deadline alert.
 
-    **Airflow may call a callback twice, or not at all**, if a process is killed. Unlike a task, a callback has
-    no record: each call starts a run. Give the flow an input by which it can tell that it was started twice. If a
-    second run would do harm, use a task with a ``trigger_rule`` instead.
+    A callback must not change what it reports on. So this raises no errors, but logs them, and
+    sends the request once: the connection's ``timeout`` bounds each part of it.
+
+    **Airflow may call a callback twice, or not at all**, if a process is killed. Unlike a task, a
+    callback has no record: each call starts a run. Give the flow an input by which it can tell that
+    it was started twice. If a second run would do harm, use a task with a ``trigger_rule`` instead.
 
     .. code-block:: python
 
-        on_failure_callback = FlowNotifier({"task": "{{ ti.task_id }}", "event": "{{ ti.task_id }}/{{ run_id }}"})
+        on_failure_callback = FlowNotifier({"task": "{{ ti.task_id }}", "event": "{{ ti.task_id
+        }}/{{ run_id }}"})
 
     Follows sections 4.1 and 4.2 of the interface.
 
-    :param inputs: input names, as the flow defines them, and JSON values (templated, including nested values, with the
-        callback's context)
-    :param flow_id: the flow to start; None for the one that the connection's API key identifies (templated)
+    :param inputs: input names, as the flow defines them, and JSON values (templated, including
+        nested values, with the callback's context)
+    :param flow_id: the flow to start; None for the one that the connection's API key identifies
+        (templated)
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
     """
 
@@ -64,10 +68,12 @@ class FlowNotifier(BaseNotifier):
 
         :param args: the callback's context
         """
-        # Rendering replaces the templates, and the same notifier may be called again with another context.
+        # Rendering replaces the templates, and the same notifier may be called again with another
+        # context.
         notifier = copy.copy(self)
         try:
-            # Airflow adds the notifier's arguments to the context, which the task may be given next.
+            # Airflow adds the notifier's arguments to the context, which the task may be given
+            # next.
             super(FlowNotifier, notifier).__call__(*map(copy.copy, args))
         except Exception as error:
             self._log_failure(error, Code.NOT_SENT)
@@ -120,7 +126,11 @@ class FlowNotifier(BaseNotifier):
             self._log_failure(error, code, flow)
 
     def _log_failure(self, error: Exception, code: Code, flow: str | None = None) -> None:
-        """Log an error without secrets; the code tells whether a run may have been started, unless the error does."""
+        """
+        Log an error without secrets.
+
+        The code tells whether a run may have been started, unless the error does.
+        """
         from airflow.providers.common.compat.sdk import AirflowNotFoundException
         from jinja2 import TemplateError
 

@@ -47,7 +47,11 @@ MAX_LINK = 2000
 
 
 def link_of(run: Mapping[str, Any]) -> dict[str, str]:
-    """Return the ``run_link`` for asset events, empty if it could not be stored: that would fail the task."""
+    """
+    Return the ``run_link`` for asset events, empty if it could not be stored.
+
+    That would fail the task.
+    """
     link = run.get("run_link")
     if isinstance(link, str) and 0 < len(link) <= MAX_LINK and one_line(link) == link:
         return {"run_link": link}
@@ -92,7 +96,8 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         self.flow_id: str | None = None if flow_id is UNSET else flow_id
         self.send_retry_timeout = send_retry_timeout
         self.is_ended = False
-        # Only if neither the task nor its default_args set a policy, and only on versions with policies.
+        # Only if neither the task nor its default_args set a policy, and only on versions with
+        # policies.
         if getattr(self, "retry_policy", self) is None:
             self.retry_policy = FlowRetryPolicy()
 

@@ -1,4 +1,8 @@
-"""The operator that starts a run; :class:`UploadFilesOperator` can be imported from here as well."""
+"""
+The operator that starts a run.
+
+:class:`UploadFilesOperator` can be imported from here as well.
+"""
 
 from __future__ import annotations
 
@@ -54,42 +58,45 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
     """
     Start a run of a flow, once.
 
-    With a ``flow_id``, the flow is triggered by path; without one, the connection's API key identifies the
-    flow. Returns ``run_id``, ``run_link`` and, if it is known, ``flow_id``. Pass ``trigger.output`` on to
-    :class:`UploadFilesOperator`. A trigger by key whose response has no ``run_id`` succeeds, and returns the
-    whole ``response`` instead.
+    With a ``flow_id``, the flow is triggered by path; without one, the connection's API key
+    identifies the flow. Returns ``run_id``, ``run_link`` and, if it is known, ``flow_id``. Pass
+    ``trigger.output`` on to
+    :class:`UploadFilesOperator`. A trigger by key whose response has no ``run_id`` succeeds, and
+        returns the whole ``response`` instead.
 
-    A task instance never starts a second run on its own: the run is recorded (Airflow 3.3+), a retry returns
-    the recorded run, and if it is unknown whether a run was started, the task fails and says so. Clearing the
-    task starts a new run.
+    A task instance never starts a second run on its own: the run is recorded (Airflow 3.3+), a
+    retry returns the recorded run, and if it is unknown whether a run was started, the task fails
+    and says so. Clearing the task starts a new run.
 
     Follows sections 4.1 and 4.2 of the interface.
 
-    :param inputs: input names, as the flow defines them, and JSON values; dates, decimals, UUIDs and paths
-        become text. By default none (templated, including nested values)
-    :param flow_id: the flow to start, by default the one that the API key identifies (templated). A template
-        that renders to None or an empty string is an error
+    :param inputs: input names, as the flow defines them, and JSON values; dates, decimals, UUIDs
+        and paths become text. By default none (templated, including nested values)
+    :param flow_id: the flow to start, by default the one that the API key identifies (templated). A
+        template that renders to None or an empty string is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
-    :param wait_for_completion: whether to wait until the flow says, by its last step, how the run ended, without
-        occupying a worker, and to return the flow's ``result`` as well (Airflow 3.3+)
-    :param callback_input: name of the input for the URL by which the flow calls back, if the task waits, or
-        with ``on_unknown_start="claim"``
+    :param wait_for_completion: whether to wait until the flow says, by its last step, how the run
+        ended, without occupying a worker, and to return the flow's ``result`` as well (Airflow
+        3.3+)
+    :param callback_input: name of the input for the URL by which the flow calls back, if the task
+        waits, or with ``on_unknown_start="claim"``
     :param completion_timeout: how long to wait for the end of the run, if the task waits
-    :param files: files to upload for the run before waiting, as for :class:`UploadFilesOperator` (templated,
-        including nested values)
-    :param heartbeat_timeout: how long the run may say nothing before the task fails, if the task waits; by default as
-        long as ``completion_timeout``
-    :param on_run_failed: what to do if the flow says that the run failed, if the task waits: ``"fail"`` without a
-        retry, or ``"start_again"``: Airflow's retries start another run
-    :param on_unknown_start: what to do if it is unknown whether a run was started (a timeout, a lost
-        connection, a 5xx response, a killed task): ``"fail"`` without a retry; ``"claim"``: the run
-        itself asks by its first step whether it may go on (Airflow 3.3+), the task returns the run that did, or stops it
-        and starts another in the next try; or ``"start_again"`` in the next try, which may start a second run.
-        A FLOW WITHOUT THAT FIRST STEP MAKES ``"claim"`` EQUAL TO ``"start_again"``: IT MAY RUN TWICE
-    :param claim_timeout: how long a try waits for the run to call where the outcome of its start is unknown, if the
-        task waits, or with ``on_unknown_start="claim"``
-    :param send_retry_timeout: seconds to keep retrying within one try of the task while the service is busy
-        or cannot be reached; 0 sends once. After that, Airflow retries the task
+    :param files: files to upload for the run before waiting, as for :class:`UploadFilesOperator`
+        (templated, including nested values)
+    :param heartbeat_timeout: how long the run may say nothing before the task fails, if the task
+        waits; by default as long as ``completion_timeout``
+    :param on_run_failed: what to do if the flow says that the run failed, if the task waits:
+        ``"fail"`` without a retry, or ``"start_again"``: Airflow's retries start another run
+    :param on_unknown_start: what to do if it is unknown whether a run was started (a timeout, a
+        lost connection, a 5xx response, a killed task): ``"fail"`` without a retry; ``"claim"``:
+        the run itself asks by its first step whether it may go on (Airflow 3.3+), the task returns
+        the run that did, or stops it and starts another in the next try; or ``"start_again"`` in
+        the next try, which may start a second run. A FLOW WITHOUT THAT FIRST STEP MAKES ``"claim"``
+        EQUAL TO ``"start_again"``: IT MAY RUN TWICE
+    :param claim_timeout: how long a try waits for the run to call where the outcome of its start is
+        unknown, if the task waits, or with ``on_unknown_start="claim"``
+    :param send_retry_timeout: seconds to keep retrying within one try of the task while the service
+        is busy or cannot be reached; 0 sends once. After that, Airflow retries the task
     :param multiple_outputs: whether each key of the result is also pushed as a separate XCom
     """
 
@@ -155,7 +162,11 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
 
     @property
     def output(self) -> FlowOutput:
-        """What the task returns, for the arguments of later tasks: ``output["result"]["rows"]`` is a field of the result."""
+        """
+        What the task returns, for the arguments of later tasks.
+
+        ``output["result"]["rows"]`` is a field of the result.
+        """
         return FlowOutput(operator=self)
 
     def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> RunResult:
@@ -169,7 +180,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         return self._execute(context, is_resumed=True)
 
     def _run_once(self, context: Context, *, is_resumed: bool) -> RunResult:
-        """Start the run, unless an earlier try did, then upload its files and wait, if configured."""
+        """Start the run, unless an earlier try did, then upload and wait as configured."""
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.flow_run import FlowRun
 
@@ -204,7 +215,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         FlowRunLink.persist(context, run_link, at_once=at_once)
 
     def _request_digest(self) -> str | None:
-        """Return what identifies the request in a later try, None if its inputs are not known before the start."""
+        """Return what identifies the request later, None if its inputs are not yet known."""
         from workflow_automation_provider.execution.start import request_digest
 
         return request_digest(self.inputs, self.flow_id)

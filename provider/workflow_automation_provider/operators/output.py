@@ -21,7 +21,9 @@ _RESULT = "return_value"
 @attrs.define
 class FlowOutput(PlainXComArg):
     """
-    The result of a start, or a part of it: ``trigger.output["result"]["rows"]`` is a field of the flow's result.
+    The result of a start, or a part of it.
+
+    ``trigger.output["result"]["rows"]`` is a field of the flow's result.
 
     Airflow's own class takes the last key for that of an XCom, which nobody has pushed.
 
@@ -96,7 +98,9 @@ def check_key(operator: Operator, key: object) -> None:
 
 def check_references(starts: type, *values: object) -> None:
     """
-    Check references of Airflow's own class to the output of ``@task.trigger_flow`` or of mapped starts.
+    Check references of Airflow's own class to the output of a start.
+
+    They are those of ``@task.trigger_flow`` and of mapped starts.
 
     There, ``output["result"]["rows"]`` is the XCom *rows*, which is always None.
 

@@ -28,28 +28,29 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     """
     Upload files for a run, as a stream: memory does not grow with their size.
 
-    Returns a summary: ``run_id``, the number of ``files``, their ``bytes``, the ``request_count``, and the
-    first ``requests``, each with the names of its first ``files``, their ``count``, their ``bytes`` and the
-    service's ``response``. Confirmed requests are recorded (Airflow 3.3+): a retry sends only what is missing.
-    Clearing the task sends everything again.
+    Returns a summary: ``run_id``, the number of ``files``, their ``bytes``, the ``request_count``,
+    and the first ``requests``, each with the names of its first ``files``, their ``count``, their
+    ``bytes`` and the service's ``response``. Confirmed requests are recorded (Airflow 3.3+): a
+    retry sends only what is missing. Clearing the task sends everything again.
 
     Follows section 4.3 of the interface.
 
     :param run_id: the run that the files belong to: its ID, or what a trigger returned
         (``trigger.output``), whose ``flow_id`` is then also used (templated)
-    :param files: local paths and globs; URLs, prefixes (ending in ``/``) and globs that Airflow's object
-        storage reads (``s3://conn_id@bucket/key``); ``Path`` and ``ObjectStoragePath`` objects; assets; and
-        mappings, which are sent unchanged (templated, including nested values)
+    :param files: local paths and globs; URLs, prefixes (ending in ``/``) and globs that Airflow's
+        object storage reads (``s3://conn_id@bucket/key``); ``Path`` and ``ObjectStoragePath``
+        objects; assets; and mappings, which are sent unchanged (templated, including nested values)
     :param flow_id: the flow of the run, by default the one that the trigger returned, or else the
         connection's (templated). A template that renders to None or an empty string is an error
     :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
-    :param file_format: the format of each file: a mapping of field name to ``name``, ``path``, ``base64``,
-        ``data_url``, ``content_type`` or ``size``; or one of these values. By default the connection's
+    :param file_format: the format of each file: a mapping of field name to ``name``, ``path``,
+        ``base64``, ``data_url``, ``content_type`` or ``size``; or one of these values. By default
+        the connection's
     :param files_per_request: the maximum number of files in one request, by default unlimited
-    :param max_request_bytes: the maximum size of a request's body in bytes, encoding included, by default
-        unlimited
-    :param send_retry_timeout: seconds to keep retrying each request within one try of the task; 0 sends once.
-        After that, Airflow retries the task
+    :param max_request_bytes: the maximum size of a request's body in bytes, encoding included, by
+        default unlimited
+    :param send_retry_timeout: seconds to keep retrying each request within one try of the task; 0
+        sends once. After that, Airflow retries the task
     """
 
     _inside_a_task = "call upload_files of the WorkflowAutomationHook"

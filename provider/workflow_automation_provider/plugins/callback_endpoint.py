@@ -1,9 +1,9 @@
 """
 The endpoint that a flow calls, as an ASGI application for Airflow's API server.
 
-It needs no login: the token in the URL is all that counts. With it, a run can claim the task's start, ask
-whether it is still wanted, say how far it is and how it ended, and nothing else. Checks are in this order, so
-that nobody learns more, and strangers cost little:
+It needs no login: the token in the URL is all that counts. With it, a run can claim the task's
+start, ask whether it is still wanted, say how far it is and how it ended, and nothing else. Checks
+are in this order, so that nobody learns more, and strangers cost little:
 
 ======  ====================================================================================================
 Status  When
@@ -21,13 +21,14 @@ Status  When
 503     the task is deciding, the database is locked or cannot be reached, or too much is pending: call again
 ======  ====================================================================================================
 
-The body is read once the token is known, and parsed off the event loop: a caller without a token costs two
-queries by primary key. No transaction is open while a slow client sends. A token that was never given out
-gets the same response as one that no longer counts.
+The body is read once the token is known, and parsed off the event loop: a caller without a token
+costs two queries by primary key. No transaction is open while a slow client sends. A token that was
+never given out gets the same response as one that no longer counts.
 
 A call that is refused for its body leaves its time and why in the record, so that people find out.
 
-Neither the token nor the body is ever logged, and what is stored of a body does not contain the token.
+Neither the token nor the body is ever logged, and what is stored of a body does not contain the
+token.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ _logger = logging.getLogger(__name__)
 # Seconds for the body, and for each look into the database.
 _TIMEOUT = 10.0
 
-# Few, so that callbacks do not use up the API server's connections to the database. A thread takes and
-# releases its own, even if nobody waits for it any more.
+# Few, so that callbacks do not use up the API server's connections to the database. A thread takes
+# and releases its own, even if nobody waits for it any more.
 _CONNECTIONS = threading.BoundedSemaphore(4)
 
 # How many callbacks may be waiting for the database.

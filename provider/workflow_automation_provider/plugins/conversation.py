@@ -82,7 +82,8 @@ class Conversation:
     :param name: the name of a start within a task
     :param try_number: the start's try, 0 for a batch
     :param is_last: whether it is the last start of its name
-    :param is_current: whether it also counts: since then, the task was neither cleared nor made again
+    :param is_current: whether it also counts: since then, the task was neither cleared nor made
+        again
     :param callback_url: where the run calls Airflow, without its token
     :param until: when the wait ends, None if the task does not wait
     :param silent_since: since when the run is late, or has said nothing for half the time that it
@@ -302,7 +303,7 @@ def _is_entered(key: str) -> bool:
 
 
 def _is_meant_for_us(key: str) -> bool:
-    """Return whether a key is like that which a person enters, but none that this package writes."""
+    """Return whether a key is like that which a person enters, and none of this package's."""
     if not key.startswith(PREFIX):
         written = key.partition("/")[0].strip().casefold()
         return difflib.SequenceMatcher(None, written, ADOPTED).ratio() >= _SIMILAR

@@ -1,8 +1,9 @@
 """
 What the endpoint says to a run: a table, without Airflow and without a database.
 
-A start is *current* if it is the task instance's last one, and has its ``max_tries``, which a Clear changes. A run is
-*wanted* if its start is current, and the task has not ended, or is green and does not wait. The first row that fits:
+A start is *current* if it is the task instance's last one, and has its ``max_tries``, which a Clear
+changes. A run is *wanted* if its start is current, and the task has not ended, or is green and does
+not wait. The first row that fits:
 
 ==================================================  =====================  ======================
 The run                                             ``started``,           an end
@@ -19,8 +20,9 @@ has a start that is revoked, and the task decides   WAIT                   WAIT,
 none of these                                       GO_ON, it claims       END
 ==================================================  =====================  ======================
 
-Two runs that hold one token are told apart by their ``run_id`` alone; a claim without one takes that of the
-first word that has one. If another run has the task, the caller's ``run_id`` is recorded in place of a stop.
+Two runs that hold one token are told apart by their ``run_id`` alone; a claim without one takes
+that of the first word that has one. If another run has the task, the caller's ``run_id`` is
+recorded in place of a stop.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ class Seen:
     :param is_revoked: whether no run may claim it while the task decides
     :param waits: whether the task waits for the end of the run
     :param adopted: the run that a person entered, None if there is none
-    :param task: the task's state in Airflow, *ended* for each final state but success, *restarting* also for one that is
-        missing from its DAG for now
+    :param task: the task's state in Airflow, *ended* for each final state but success, *restarting*
+        also for one that is missing from its DAG for now
     """
 
     reports: RunReports = NO_REPORTS

@@ -1,18 +1,20 @@
 """
 What a run that calls Airflow reads and changes in the metadata database.
 
-**Find.** The token has the id of the task instance that made it: two queries by primary key find the task,
-even if a retry has changed its id since, and one its entries. :func:`is_known` makes no other query, takes no
-lock, and is all that a stranger gets.
+**Find.** The token has the id of the task instance that made it: two queries by primary key find
+the task, even if a retry has changed its id since, and one its entries. :func:`is_known` makes no
+other query, takes no lock, and is all that a stranger gets.
 
-**Lock.** The DAG run, the task instance, and the start that gave out the token: in the order in which Airflow
-locks them when it parks or clears a task. Then the entries are read again, in a statement of its own: one
-that has waited for a lock may not see what was written meanwhile. To close a start, its task writes it again,
-and so waits for what is decided here. SQLite locks no rows: one transaction writes at a time.
+**Lock.** The DAG run, the task instance, and the start that gave out the token: in the order in
+which Airflow locks them when it parks or clears a task. Then the entries are read again, in a
+statement of its own: one that has waited for a lock may not see what was written meanwhile. To
+close a start, its task writes it again, and so waits for what is decided here. SQLite locks no
+rows: one transaction writes at a time.
 
-**Wake.** A parked task is not resumed from here: until the scheduler has handled its executor's message that the task
-has left the worker, Airflow takes a task that is queued again for one that was lost, and fails it. Its timeout is
-lowered instead, to what is surely after that message, and the scheduler's sweep of timeouts resumes it.
+**Wake.** A parked task is not resumed from here: until the scheduler has handled its executor's
+message that the task has left the worker, Airflow takes a task that is queued again for one that
+was lost, and fails it. Its timeout is lowered instead, to what is surely after that message, and
+the scheduler's sweep of timeouts resumes it.
 """
 
 from __future__ import annotations
@@ -56,7 +58,11 @@ if TYPE_CHECKING:
 
 _PLACE = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
 COORDINATES = tuple(name for name in _PLACE if hasattr(Store, name))
-"""What identifies a task instance: if mapped, it has a map_index or, from Airflow 3.4 on, a region."""
+"""
+What identifies a task instance.
+
+If mapped, it has a map_index or, from Airflow 3.4 on, a region.
+"""
 
 
 class UnavailableError(Exception):
@@ -67,7 +73,8 @@ def is_known(token: str) -> bool:
     """
     Return whether a task has given out this token.
 
-    :raises UnavailableError: if the database is locked or cannot be reached, or a person has damaged a start
+    :raises UnavailableError: if the database is locked or cannot be reached, or a person has
+        damaged a start
     """
     with _transaction() as session:
         ti = _find(session, token)
@@ -108,7 +115,9 @@ def _lacks_run_id(said: Said, seen: Seen) -> bool:
 
 def note_refusal(token: str, why: str) -> None:
     """
-    Store that a call was refused for its form, so that a person can find out: the flow may not say it.
+    Store that a call was refused for its form, so that a person can find out.
+
+    The flow may not say it.
 
     :raises UnavailableError: if the database is locked or cannot be reached
     """
@@ -120,7 +129,11 @@ def note_refusal(token: str, why: str) -> None:
 
 @contextlib.contextmanager
 def _locked(token: str) -> Iterator[tuple[Session, Any, Seen | None]]:
-    """Open a session, and lock what a decision rests on: the task instance, and what is seen, None if it is gone."""
+    """
+    Open a session, and lock what a decision rests on.
+
+    The task instance, and what is seen, None if it is gone.
+    """
     digest = digest_of(token)
     with _transaction(writes=True) as session:
         ti = _find(session, token)
@@ -205,7 +218,8 @@ def _look(
     if issuer is None:
         return None
 
-    # A task instance that was deleted and made again begins at try 1, and may have the entries of before.
+    # A task instance that was deleted and made again begins at try 1, and may have the entries of
+    # before.
     counted = [start for start in starts if start.try_number <= ti.try_number]
     last = max(counted, key=lambda start: start.place, default=issuer)
     is_last = last.token == digest
@@ -311,7 +325,11 @@ def _transaction(*, writes: bool = False) -> Iterator[Session]:
 
 @contextlib.contextmanager
 def _bounded(session: Session) -> Iterator[None]:
-    """Wait for others' locks for a moment, not forever; on SQLite, take its one lock for writing."""
+    """
+    Wait for others' locks for a moment, not forever.
+
+    On SQLite, take its one lock for writing.
+    """
     name = session.get_bind().dialect.name
     if name == "sqlite":
         session.execute(text("BEGIN IMMEDIATE"))

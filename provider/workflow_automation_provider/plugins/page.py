@@ -3,8 +3,8 @@ The page **Flow runs** and the tab **Flow run**, as an ASGI application for Airf
 
 1. **Who** may see what, Airflow's own dependencies decide; a browser without a login is sent to
    Airflow's.
-2. **Read** the live tasks, those that failed in the last days, and their entries: nothing is written
-   or locked, and more tasks take no more queries.
+2. **Read** the live tasks, those that failed in the last days, and their entries: nothing is
+   written or locked, and more tasks take no more queries.
 3. **Tell** what they say: :mod:`~.conversation`.
 4. **Draw** ``page.html``, which escapes whatever it shows.
 """
@@ -70,7 +70,11 @@ MAX_TASKS = 5000
 """How many tasks are read: the newest."""
 
 MAX_STARTS = 200
-"""How many starts of one task the tab shows: the last, but first those whose run somebody has to look for."""
+"""
+How many starts of one task the tab shows.
+
+The last, but first those whose run somebody has to look for.
+"""
 
 MAX_MISTYPED = 20
 """How many mistyped entries are shown."""
@@ -101,7 +105,8 @@ class Task(NamedTuple):
     A task instance with its entries.
 
     :param row: its columns
-    :param entries: the values of its entries, None where one cannot be read; of a batch, only the last
+    :param entries: the values of its entries, None where one cannot be read; of a batch, only the
+        last
     """
 
     row: Any
@@ -161,7 +166,11 @@ def _read_batches(session: Session, tasks: Mapping[Any, Task]) -> None:
 
 
 def _mistyped(tasks: Iterable[Task]) -> list[tuple[Any, str, str]]:
-    """Return the first mistyped entries: the columns of the task, the key, and the one that was meant."""
+    """
+    Return the first mistyped entries.
+
+    The columns of the task, the key, and the one that was meant.
+    """
     found = (
         (task.row, key, meant)
         for task in tasks
@@ -171,14 +180,22 @@ def _mistyped(tasks: Iterable[Task]) -> list[tuple[Any, str, str]]:
 
 
 def _last(runs: list[Conversation]) -> list[Conversation]:
-    """Return the last starts of a task, in order: before all, those whose run somebody has to look for."""
+    """
+    Return the last starts of a task, in order.
+
+    Before all, those whose run somebody has to look for.
+    """
     by_weight = sorted(runs, key=lambda run: (run.is_uncertain, run.at))
     kept = {id(run) for run in by_weight[-MAX_STARTS:]}
     return [run for run in runs if id(run) in kept]
 
 
 def shown(text: object, limit: int = 300) -> str:
-    """Return any value as text, cut, without characters that hide or reverse others; Jinja escapes it."""
+    """
+    Return any value as text, cut, without characters that hide or reverse others.
+
+    Jinja escapes it.
+    """
     if isinstance(text, str):
         whole = without_escape_codes(text)
     else:

@@ -10,9 +10,9 @@ A local service with the interface of the workflow automation service, to run an
         ...  # point a connection at service.base_url
         assert len(service.runs) == 1
 
-It promises no more than the interface document. What that document does not specify (the status of a
-rejected key, the response of a trigger by key, the body of an error), the local service chooses: it says
-nothing about the real service.
+It promises no more than the interface document. What that document does not specify (the status of
+a rejected key, the response of a trigger by key, the body of an error), the local service chooses:
+it says nothing about the real service.
 
 Starting a :class:`LocalService` or a :class:`CallbackEndpoint` needs the ``testing`` extra.
 """

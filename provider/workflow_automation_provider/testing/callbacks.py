@@ -1,15 +1,16 @@
 """
 Callbacks that a test can script: what a flow does as its last step, where a task waits for it.
 
-``callbacks.add(…)`` queues a callback; docs/testing.md has its options. A run takes the first in the queue
-that matches it; without one, it never calls back. With the fixture ``workflow_automation_callback_base_url``,
-it then says that it failed, and the test fails.
+``callbacks.add(…)`` queues a callback; docs/testing.md has its options. A run takes the first in
+the queue that matches it; without one, it never calls back. With the fixture
+``workflow_automation_callback_base_url``, it then says that it failed, and the test fails.
 
-With ``started``, a run works once its first step gets 200: :meth:`.Journal.worked` has it. It stops at a 404,
-or if all attempts of its first step fail.
+With ``started``, a run works once its first step gets 200: :meth:`.Journal.worked` has it. It stops
+at a 404, or if all attempts of its first step fail.
 
-Whoever has the URL can report the result in the flow's place, so the value of a query parameter ``token`` is withheld
-wherever the service shows a URL: in the journal, on its pages, in a ``repr()``.
+Whoever has the URL can report the result in the flow's place, so the value of a query parameter
+``token`` is withheld wherever the service shows a URL: in the journal, on its pages, in a
+``repr()``.
 """
 
 from __future__ import annotations
@@ -184,7 +185,11 @@ class Callback:
         return {name: value for name, value in answer.items() if value is not None}
 
     def url_in(self, inputs: Any) -> str | None:
-        """Return the URL that the inputs of a run hold for this callback, ``None`` if they hold none."""
+        """
+        Return the URL that the inputs of a run hold for this callback.
+
+        ``None`` if they hold none.
+        """
         return url_of(inputs, self.input)
 
     def matches(self, flow_id: str, inputs: dict[str, Any]) -> bool:
@@ -210,7 +215,11 @@ class ScriptedCallback:
     applied: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the callback in the form of ``/_control/callbacks``, without the options that are not set."""
+        """
+        Return the callback in the form of ``/_control/callbacks``.
+
+        Without the options that are not set.
+        """
         shown = {**self.callback.shown(), "times": self.callback.times}
         return {**shown, "remaining": self.remaining, "applied": self.applied}
 
@@ -220,7 +229,8 @@ class Callbacks(Queue[ScriptedCallback]):
 
     def __init__(self) -> None:
         super().__init__()
-        # Set by the fixture that serves this endpoint, where a run that never calls back would keep a test waiting.
+        # Set by the fixture that serves this endpoint, where a run that never calls back would keep
+        # a test waiting.
         self.endpoint: str | None = None
         self.missing: list[str] = []
 

@@ -1,8 +1,8 @@
 """
 A task context without Airflow's database, to call ``execute`` of an operator directly.
 
-It has what the operators of this provider read: ``ti``, ``dag_run``, ``task`` and, where a state store is
-given, ``task_state_store`` (Airflow 3.3+).
+It has what the operators of this provider read: ``ti``, ``dag_run``, ``task`` and, where a state
+store is given, ``task_state_store`` (Airflow 3.3+).
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def make_context(
 
     :param task: the operator to execute
     :param try_number: 1 for the first try; a later try sees what earlier ones wrote to ``store``
-    :param store: the task state store, None for a context without one; by default a new one where Airflow has a task
-        state store
+    :param store: the task state store, None for a context without one; by default a new one where
+        Airflow has a task state store
     :param more: further variables, such as ``ds``, for the templates
     """
     if store == "new":

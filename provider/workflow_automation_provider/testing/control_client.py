@@ -51,7 +51,8 @@ class ControlClient:
         """
         Queue a callback and return it.
 
-        :param options: the fields of :class:`.callbacks.Callback`; ``result`` is a JSON value, not a function
+        :param options: the fields of :class:`.callbacks.Callback`; ``result`` is a JSON value, not
+            a function
         :raises ValueError: if the service rejects the callback
         """
         return self._request("POST", "/callbacks", options)

@@ -1,9 +1,11 @@
 """
-Faults that a test can script, one request at a time; docs/testing.md has a table of their kinds and options.
+Faults that a test can script, one request at a time.
 
-A fault *accepts* a request that takes effect: a run is started or files are accepted, and written to the
-journal before the service responds. An accepting fault only matches a request that would be accepted, so a
-request that is rejected with 400 does not use it up.
+Docs/testing.md has a table of their kinds and options.
+
+A fault *accepts* a request that takes effect: a run is started or files are accepted, and written
+to the journal before the service responds. An accepting fault only matches a request that would be
+accepted, so a request that is rejected with 400 does not use it up.
 """
 
 from __future__ import annotations
@@ -100,11 +102,12 @@ class Fault:
     :param times: the number of requests to apply it to, ``None`` for all
     :param body: a string, sent as it is, or any JSON value
     :param location: the ``Location`` of a redirect
-    :param retry_after: the ``Retry-After`` header: seconds as a whole number, or any text, such as an HTTP date
+    :param retry_after: the ``Retry-After`` header: seconds as a whole number, or any text, such as
+        an HTTP date
     :param seconds: how long to wait, or to take for the body
     :param limit: the number of bytes to send
-    :raises ValueError: if the kind is unknown, does not support an option that was given, or a value is
-        invalid
+    :raises ValueError: if the kind is unknown, does not support an option that was given, or a
+        value is invalid
     """
 
     kind: str
@@ -185,7 +188,11 @@ class ScriptedFault:
     struck: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fault in the form of ``/_control/faults``, without the options that are not set."""
+        """
+        Return the fault in the form of ``/_control/faults``.
+
+        Without the options that are not set.
+        """
         shown = {
             name: value for name, value in asdict(self.fault).items() if value not in (None, {})
         }
@@ -206,7 +213,8 @@ class Faults(Queue[ScriptedFault]):
 
         :param kind: one of :data:`KINDS`
         :param options: the other fields of :class:`Fault`
-        :raises ValueError: if the kind is unknown, does not support an option, or a value is invalid
+        :raises ValueError: if the kind is unknown, does not support an option, or a value is
+            invalid
         """
         check_names(f"The fault {kind}", options, _options_of(kind))
         fault = Fault(kind, **options)

@@ -1,8 +1,10 @@
 """
-The journal: what the local service accepted, and every request that it received, readable from any process.
+The journal: what the local service accepted, and every request that it received.
 
-It is a JSON Lines file. Each line is a record, with its ``event``. A last line without a newline is not read: its writer
-was killed before it responded to the request.
+Readable from any process.
+
+It is a JSON Lines file. Each line is a record, with its ``event``. A last line without a newline is
+not read: its writer was killed before it responded to the request.
 """
 
 from __future__ import annotations
@@ -55,11 +57,11 @@ class Upload:
 
         {"long_string": {"length": 1368, "sha256": "…", "decoded": {"length": 1024, "sha256": "…"}}}
 
-    ``length`` is the number of characters, ``sha256`` the hash of the string as UTF-8. ``decoded`` is present
-    only if the string looks like base64: the number of decoded bytes, and their hash.
+    ``length`` is the number of characters, ``sha256`` the hash of the string as UTF-8. ``decoded``
+    is present only if the string looks like base64: the number of decoded bytes, and their hash.
 
-    :param run_id: as the client sent it; ``None``, as are ``flow_id`` and ``files``, if the body was larger than 64 MiB
-        and so was not parsed
+    :param run_id: as the client sent it; ``None``, as are ``flow_id`` and ``files``, if the body
+        was larger than 64 MiB and so was not parsed
     :param flow_id: as the client sent it
     :param files: the elements of ``files``
     :param key: the name of the key
@@ -81,7 +83,9 @@ class Upload:
 @dataclass(frozen=True)
 class Request:
     """
-    A request that was received, accepted or not; those for pages and control endpoints are left out.
+    A request that was received, accepted or not.
+
+    Those for pages and control endpoints are left out.
 
     :param method: empty for a request that was closed unread
     :param path: as sent, without the query; empty for a request that was closed unread
@@ -90,8 +94,8 @@ class Request:
     :param run_id: the run that was started or given files, ``None`` if the request was not accepted
     :param status: the status of the response, ``None`` if there was none
     :param fault: the kind of the fault that struck the request
-    :param outcome: ``"responded"``; ``"no response"`` because of a fault; ``"client left"`` before the whole request
-        arrived; or ``"closed unread"`` by the fault ``stale``
+    :param outcome: ``"responded"``; ``"no response"`` because of a fault; ``"client left"`` before
+        the whole request arrived; or ``"closed unread"`` by the fault ``stale``
     :param key_sent: whether the request had an ``X-API-Key`` header
     :param size: bytes of the body
     :param at: the time as ISO 8601 text, in UTC
@@ -117,8 +121,8 @@ class SentCallback:
     A call that a run made to the URL in its inputs, accepted or given up.
 
     :param url: without the value of its query parameter ``token``
-    :param body: what was sent: a string, if it was sent as it is, or any other JSON value; long strings are
-        replaced by a summary, as in :class:`Upload`
+    :param body: what was sent: a string, if it was sent as it is, or any other JSON value; long
+        strings are replaced by a summary, as in :class:`Upload`
     :param status: the HTTP status of the last attempt, ``None`` if it had no response
     :param response: the beginning of the last response's body
     :param error: why there was no response, ``None`` if there was one
@@ -196,7 +200,11 @@ class Journal:
         return self._records(SentCallback)
 
     def worked(self) -> list[Work]:
-        """Return the runs that got past a first step that claims, in the order in which they did."""
+        """
+        Return the runs that got past a first step that claims.
+
+        In the order in which they did.
+        """
         return self._records(Work)
 
     def _records(self, record: type[RecordT]) -> list[RecordT]:

@@ -9,8 +9,8 @@ Load them in a ``conftest.py``:
 
 docs/testing.md has a table of them.
 
-The plugin turns Airflow's secrets backends off for the whole test session: Airflow asks them before the environment, and
-a connection from there would reach a real service.
+The plugin turns Airflow's secrets backends off for the whole test session: Airflow asks them before
+the environment, and a connection from there would reach a real service.
 """
 
 from __future__ import annotations
@@ -143,15 +143,19 @@ def workflow_automation_connect(
     """
     Return a function that points a connection at the local service, for the duration of the test.
 
-    Its arguments are the connection's id, the key (by default the first of ``workflow_automation_keys``) and
-    ``extra``, such as ``{"timeout": 5}``. It returns the id.
+    Its arguments are the connection's id, the key (by default the first of
+    ``workflow_automation_keys``) and ``extra``, such as ``{"timeout": 5}``. It returns the id.
     """
     return _Connector(workflow_automation_service, monkeypatch)
 
 
 @pytest.fixture
 def workflow_automation_connection(workflow_automation_connect: Connect) -> str:
-    """Point the default connection at the local service with the first key; return the connection's id."""
+    """
+    Point the default connection at the local service with the first key.
+
+    Return the connection's id.
+    """
     return workflow_automation_connect()
 
 
@@ -160,11 +164,14 @@ def workflow_automation_callback_base_url(
     workflow_automation_connect: _Connector, workflow_automation_service: LocalService
 ) -> Iterator[str]:
     """
-    Serve Airflow's callback endpoint; return its URL, which the connections have as ``callback_base_url``.
+    Serve Airflow's callback endpoint.
 
-    It writes to Airflow's database, so that tasks which wait for the end of a run continue in ``dag.test()``.
-    The connections are the default one and those of ``workflow_automation_connect``. A test fails if no callback
-    matches a run that could call the endpoint: script ``callbacks.add(None)`` for one that never does.
+    Return its URL, which the connections have as ``callback_base_url``.
+
+    It writes to Airflow's database, so that tasks which wait for the end of a run continue in
+    ``dag.test()``. The connections are the default one and those of
+    ``workflow_automation_connect``. A test fails if no callback matches a run that could call the
+    endpoint: script ``callbacks.add(None)`` for one that never does.
     """
     callbacks = workflow_automation_service.callbacks
     with CallbackEndpoint() as endpoint:
@@ -178,11 +185,13 @@ def workflow_automation_callback_base_url(
 @pytest.fixture
 def workflow_automation_context() -> MakeContext:
     """
-    Return a function that makes the context to execute an operator with, without Airflow's database.
+    Return a function that makes the context to execute an operator with.
 
-    Each context is that of a new task instance. With ``try_number=2`` or more it is that of a retry: it
-    shares the task state store (Airflow 3.3+) of the last context for the same ``task_id``. Further
-    arguments, such as ``ds``, are variables for templates.
+    Without Airflow's database.
+
+    Each context is that of a new task instance. With ``try_number=2`` or more it is that of a
+    retry: it shares the task state store (Airflow 3.3+) of the last context for the same
+    ``task_id``. Further arguments, such as ``ds``, are variables for templates.
     """
     stores: dict[str, StateStore] = {}
 
@@ -201,7 +210,8 @@ def workflow_automation_context() -> MakeContext:
 
 def _check_connection(conn_id: str, host: str) -> None:
     """Fail the test if Airflow reads another connection than that of the environment."""
-    # Before its first import, Airflow can have read no other setting than that of pytest_configure().
+    # Before its first import, Airflow can have read no other setting than that of
+    # pytest_configure().
     if "airflow" not in sys.modules:
         return
     sdk = importlib.import_module("airflow.providers.common.compat.sdk")

@@ -1,4 +1,8 @@
-"""What a test gives a service: its keys, and what faults and callbacks share: options, matching, queue."""
+"""
+What a test gives a service.
+
+Its keys, and what faults and callbacks share: options, matching, queue.
+"""
 
 from __future__ import annotations
 
@@ -75,10 +79,11 @@ class Key:
     """
     An API key, created for one flow.
 
-    :param value: what a client sends in ``X-API-Key``; appears neither in ``repr()`` nor in the journal
+    :param value: what a client sends in ``X-API-Key``; appears neither in ``repr()`` nor in the
+        journal
     :param flow_id: the flow that the key belongs to
-    :param name: must differ among the keys of one flow, because the journal counts the runs of a key by flow
-        and name
+    :param name: must differ among the keys of one flow, because the journal counts the runs of a
+        key by flow and name
     :param max_runs: the number of runs that the key may start, ``None`` for any number
     :raises ValueError: if a field is invalid
     """
@@ -106,7 +111,11 @@ def is_url(text: str) -> bool:
 
 
 def includes(actual: Any, wanted: Any) -> bool:
-    """Return whether a JSON value includes another: objects by their fields, other values by equality."""
+    """
+    Return whether a JSON value includes another.
+
+    Objects by their fields, other values by equality.
+    """
     if isinstance(wanted, dict):
         return isinstance(actual, dict) and all(
             name in actual and includes(actual[name], value) for name, value in wanted.items()
@@ -115,7 +124,11 @@ def includes(actual: Any, wanted: Any) -> bool:
 
 
 class Scripted(Protocol):
-    """A fault or a callback in the queue, and the number of requests or runs it will still apply to."""
+    """
+    A fault or a callback in the queue.
+
+    It has the number of requests or runs that it still applies to.
+    """
 
     remaining: int | None
 
@@ -139,7 +152,11 @@ class Queue(Generic[ScriptedT]):
         self._queue.clear()
 
     def _first(self, matches: Callable[[ScriptedT], bool]) -> ScriptedT | None:
-        """Return the first that is not used up and matches, and count it; for the thread that serves."""
+        """
+        Return the first that is not used up and matches, and count it.
+
+        For the thread that serves.
+        """
         for scripted in self.all():
             if scripted.remaining != 0 and matches(scripted):
                 if scripted.remaining is not None:

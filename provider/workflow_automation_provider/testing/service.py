@@ -1,4 +1,8 @@
-"""The servers, to start from a test or a script: the local service, and Airflow's callback endpoint without its API server."""
+"""
+The servers, to start from a test or a script.
+
+The local service, and Airflow's callback endpoint without its API server.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +66,8 @@ class _Server:
         Start serving; once this returns, requests are served.
 
         :raises OSError: if the port is in use
-        :raises JournalError: if the journal's file is not a journal, or another service is writing it
+        :raises JournalError: if the journal's file is not a journal, or another service is writing
+            it
         :raises RuntimeError: if it is running already
         :raises ModuleNotFoundError: without the extra ``testing``
         """
@@ -124,13 +129,14 @@ class LocalService(_Server):
     :param port: 0 for any free port
     :param certfile: a certificate, to serve HTTPS
     :param keyfile: the certificate's private key, unless it is in ``certfile``
-    :param public_url: the base of the run links, where clients reach the service by another URL than
-        :attr:`url`. Requests for its host are accepted, besides those for loopback and ``host``; with a
-        ``host`` of ``0.0.0.0`` or ``::``, so are those for any IP address
+    :param public_url: the base of the run links, where clients reach the service by another URL
+        than
+        :attr:`url`. Requests for its host are accepted, besides those for loopback and ``host``;
+            with a ``host`` of ``0.0.0.0`` or ``::``, so are those for any IP address
     :param flows: the flows that can be started by path, besides those of the keys; by default any.
         The response to another flow is 404
-    :raises ValueError: if an argument is invalid, or if two keys have the same value, or the same flow and
-        name
+    :raises ValueError: if an argument is invalid, or if two keys have the same value, or the same
+        flow and name
     """
 
     def __init__(
@@ -189,8 +195,8 @@ class LocalService(_Server):
         Return an Airflow connection to this service, in the form of ``AIRFLOW_CONN_…`` as JSON.
 
         :param key: one of its ``keys``, by default the first
-        :param extra: further extras of the connection, such as ``{"timeout": 5}``; they override those set
-            here
+        :param extra: further extras of the connection, such as ``{"timeout": 5}``; they override
+            those set here
         :raises ValueError: if the service does not have the key
         """
         if key is None:
@@ -227,8 +233,8 @@ class CallbackEndpoint(_Server):
     """
     The endpoint that flows call back to, on a local address; a context manager.
 
-    It is the one that Airflow's API server mounts, and writes to the metadata database of this process. Its :attr:`url`
-    is the base URL for the connection's ``callback_base_url``.
+    It is the one that Airflow's API server mounts, and writes to the metadata database of this
+    process. Its :attr:`url` is the base URL for the connection's ``callback_base_url``.
 
     :param host: the address to listen on
     :param port: 0 for any free port

@@ -1,4 +1,8 @@
-"""The same flow, started with this provider, with Airflow's HttpOperator and with requests: docs/comparison.md."""
+"""
+The same flow, started with this provider, with Airflow's HttpOperator and with requests.
+
+Docs/comparison.md.
+"""
 
 from __future__ import annotations
 

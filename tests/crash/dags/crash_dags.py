@@ -14,7 +14,8 @@ from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 
 def dag(dag_id: str, retries: int = 3) -> DAG:
-    # The delay also without retries: Airflow may take the end of a task that was cleared for a failure, and retries it.
+    # The delay also without retries: Airflow may take the end of a task that was cleared for a
+    # failure, and retries it.
     return DAG(
         dag_id,
         schedule=None,

@@ -64,7 +64,11 @@ def upload_files(client, run_id, files, flow_id, *, file_format=None, **options)
 
 
 def check(outcome, kind, *words, **facts):
-    """Check the kind of an outcome, what its message names, and some of its facts, and return it."""
+    """
+    Check the kind of an outcome, what its message names, and some of its facts.
+
+    And return it.
+    """
     assert type(outcome) is kind, outcome
     assert all(word in outcome.message for word in words)
     assert {name: getattr(outcome, name) for name in facts} == facts

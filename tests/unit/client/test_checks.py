@@ -1,4 +1,8 @@
-"""How text is put on one line; ``test_argument_errors.py`` has what is checked when a DAG is parsed."""
+"""
+How text is put on one line.
+
+``test_argument_errors.py`` has what is checked when a DAG is parsed.
+"""
 
 from __future__ import annotations
 

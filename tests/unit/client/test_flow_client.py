@@ -91,7 +91,7 @@ def test_a_key_that_prose_may_contain_is_refused(key):
     )
 
 
-# Not sent -----------------------------------------------------------------------------------------------
+# Not sent -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("host", ["https://nowhere.invalid", "http://127.0.0.1:{port}"])

@@ -15,7 +15,7 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 
 from .conftest import trigger_flow
 
-# Base URL -----------------------------------------------------------------------------------------------
+# Base URL -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_any_text_is_an_address_or_a_clear_error(text):
     assert url.host
 
 
-# Identifiers --------------------------------------------------------------------------------------------
+# Identifiers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flow_id", ["../../x", "..", "a?b#c\n日本", "%2F \0"])

@@ -131,7 +131,7 @@ def test_another_secret_is_withheld_as_strictly_as_the_key():
         assert redactor.has_key(text)
 
 
-# What a secret is ---------------------------------------------------------------------------------------
+# What a secret is ---------------------------------------------------------------------------------
 
 OF_USER = base64.b64encode(b"user:h\xfcsh:12345").decode()
 
@@ -172,7 +172,7 @@ def test_what_is_too_short_for_a_secret_is_not_searched_for(secret, text):
     assert Redactor([secret]).text(text) == text
 
 
-# Hostile texts ------------------------------------------------------------------------------------------
+# Hostile texts ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,9 @@ def test_what_is_too_short_for_a_secret_is_not_searched_for(secret, text):
     ],
 )
 def test_time_is_linear_in_the_length_of_hostile_texts(piece):
-    """A step that is quadratic takes a hundred times as long for a text that is ten times as long."""
+    """
+    A step that is quadratic takes a hundred times as long for a text that is ten times as long.
+    """
     redactor = Redactor([f"Bearer {KEY}"], key=KEY)
 
     def seconds(size):
@@ -197,7 +199,7 @@ def test_time_is_linear_in_the_length_of_hostile_texts(piece):
     assert seconds(100_000) < 40 * max(seconds(10_000), 0.001)
 
 
-# Credentials in URLs ------------------------------------------------------------------------------------
+# Credentials in URLs ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

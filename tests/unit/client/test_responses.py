@@ -73,7 +73,7 @@ def failure_of(operation, status, body=b"", *, headers=None, **options):
     return failure
 
 
-# Which outcome --------------------------------------------------------------------------------------------
+# Which outcome ------------------------------------------------------------------------------------
 
 
 def kind_of(operation, status, *, early, seconds):
@@ -233,7 +233,7 @@ def test_retry_after_never_fails(value, date):
     assert seconds is None or 0 <= seconds <= timedelta(days=7).total_seconds()
 
 
-# The service's words ------------------------------------------------------------------------------------
+# The service's words ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_a_web_page_does_not_say_that_files_were_accepted():
     assert outcome_of(UPLOAD, Response(200, headers, b" ")) == ""
 
 
-# The run ------------------------------------------------------------------------------------------------
+# The run ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("operation", [BY_PATH, BY_KEY])
@@ -471,7 +471,7 @@ def test_any_response_is_kept_as_airflow_stores_it(document, depth):
         assert json.loads(kept) == document
 
 
-# Secrets ------------------------------------------------------------------------------------------------
+# Secrets ------------------------------------------------------------------------------------------
 
 NUMBER = "73019482650173846"
 

@@ -125,7 +125,7 @@ def test_source_that_gives_little_at_a_time():
     assert base64.b64decode(sent([file], "base64")[0]) == content
 
 
-# Files that do not stay what they were ------------------------------------------------------------------
+# Files that do not stay what they were ------------------------------------------------------------
 
 SIZE = 3 * CHUNK
 
@@ -209,7 +209,7 @@ def test_source_that_cannot_be_read(service, client, started, error):
     )
 
 
-# What is handed over ------------------------------------------------------------------------------------
+# What is handed over ------------------------------------------------------------------------------
 
 
 def test_pieces_are_not_large(tmp_path):
@@ -227,7 +227,7 @@ def test_pieces_are_not_large(tmp_path):
     assert sum(counted) == len(body)
 
 
-# Requests -----------------------------------------------------------------------------------------------
+# Requests -----------------------------------------------------------------------------------------
 
 
 def split_into(elements, file_format=DEFAULT_FILE_FORMAT, **limits):
@@ -277,7 +277,7 @@ def test_split_names_the_element_that_is_too_large():
         split_into([{"a": 1}, elements[2]], max_request_bytes=100)
 
 
-# Over the wire ------------------------------------------------------------------------------------------
+# Over the wire ------------------------------------------------------------------------------------
 
 
 @given(

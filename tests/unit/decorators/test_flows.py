@@ -1,4 +1,8 @@
-"""``@task.trigger_flow`` with a context of its own: when the function is called, and what becomes of what it returns."""
+"""
+``@task.trigger_flow`` with a context of its own.
+
+When the function is called, and what becomes of what it returns.
+"""
 
 from __future__ import annotations
 

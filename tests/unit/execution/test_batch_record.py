@@ -1,4 +1,8 @@
-"""The record of a batch: what a try leaves, the next one reads, within the limits of Airflow's store."""
+"""
+The record of a batch.
+
+What a try leaves, the next one reads, within the limits of Airflow's store.
+"""
 
 from __future__ import annotations
 

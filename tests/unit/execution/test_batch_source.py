@@ -1,4 +1,8 @@
-"""The items of a batch: the same from a list as from a file. The output file is whole or what it was before."""
+"""
+The items of a batch.
+
+The same from a list as from a file. The output file is whole or what it was before.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A run that claims its start: doubts settle themselves, what was closed never goes on, and a person has the last word."""
+"""
+A run that claims its start.
+
+Doubts settle themselves, what was closed never goes on, and a person has the last word.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,11 @@ def asks_before(task, entry, told):
 
 
 def at_the_third_look(what):
-    """Do something before a task looks for the third time at what its run has said; it is to look fewer than ten times."""
+    """
+    Do something before a task looks for the third time at what its run has said.
+
+    It is to look fewer than ten times.
+    """
     runs = "workflow_automation_run/"
     does = before("get", runs, what, nth=2)
     fails = before("get", runs, lambda: pytest.fail("It goes on looking"), nth=9)
@@ -238,7 +246,11 @@ class TestNothing:
     )
     @pytest.mark.parametrize(("status", "retries"), [(422, 2), (429, 0)])
     def test_of_a_gateway_that_lies(self, world, when, nth, told, status, retries):
-        """It rejects what it forwards: the run that claims is the task's, as long as the task has not failed."""
+        """
+        It rejects what it forwards.
+
+        The run that claims is the task's, as long as the task has not failed.
+        """
         task = world(claims(retries=retries))
         task.faults.add("status_after", status=status)
         said = []
@@ -346,7 +358,11 @@ class TestEntered:
         assert "which a person entered: it was told to stop" in str(task.try_().error)
 
     def test_of_a_start_whose_record_is_lost_ends_nothing(self, world):
-        """The start that gave out the token cannot be written again, so a claim may still be decided."""
+        """
+        The start that gave out the token cannot be written again.
+
+        So a claim may still be decided.
+        """
         task = struck(world, claims())
         for at in (None, lambda call: "lost" if call.name.endswith("start/1/0") else None):
             task.mark("failed")

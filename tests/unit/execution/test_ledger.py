@@ -1,4 +1,8 @@
-"""What is decided by the record: every combination of facts, against the rules as the documentation states them."""
+"""
+What is decided by the record.
+
+Every combination of facts, against the rules as the documentation states them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""One read that finds nothing, a broken connection, another one, a damaged entry: nothing is lost, and no key is shown."""
+"""
+One read that finds nothing, a broken connection, another one, a damaged entry.
+
+Nothing is lost, and no key is shown.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a task asks of Airflow's store, and how often; and what it makes of reads that find nothing."""
+"""
+What a task asks of Airflow's store, and how often.
+
+And what it makes of reads that find nothing.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRe
 LOG: Any = logging.getLogger("test_retries")
 
 
-# Waits within a try --------------------------------------------------------------------------------------
+# Waits within a try -------------------------------------------------------------------------------
 
 
 class Clock:
@@ -107,14 +107,16 @@ def test_what_is_sent_again(clock, outcome, retry_unknown, is_sent_again):
     ("seconds", "errors", "waits"),
     [
         (1000, [BUSY] * 8, [1, 2, 4, 8, 16, 30, 30, 30]),
-        # What was asked for, and the jitter beside it; also after a 502 that came before all was sent.
+        # What was asked for, and the jitter beside it; also after a 502 that came before all was
+        # sent.
         (60, [busy(5), busy(0)], [5 + 1, 0 + 2]),
         (60, [NotSentError("No.", retry_after=5), NOT_SENT], [5 + 1, 2]),
         # The last wait ends with the time.
         (0, [BUSY], []),
         (2.9, [BUSY] * 3, [1, 1.9]),
         (7.1, [BUSY] * 5, [1, 2, 4, 0.1]),
-        # What was asked for does not count; but longer than ten minutes, it does, and is not cut short.
+        # What was asked for does not count; but longer than ten minutes, it does, and is not cut
+        # short.
         (60, [busy(600)] * 7, [601, 602, 604, 608, 616, 629]),
         (60, [busy(601)], []),
         (700, [busy(601)] * 2, [602]),
@@ -167,7 +169,7 @@ def test_a_wait_ends_when_the_task_is_ended(clock, after, caplog):
     assert len([record for record in caplog.records if record.msg]) == (2 if after else 1)
 
 
-# When Airflow comes back ---------------------------------------------------------------------------------
+# When Airflow comes back --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,8 @@
-"""trigger_flow_once with a context of its own: what a function within a task starts, and what it keeps of it."""
+"""
+trigger_flow_once with a context of its own.
+
+What a function within a task starts, and what it keeps of it.
+"""
 
 from __future__ import annotations
 

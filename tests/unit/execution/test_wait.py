@@ -1,4 +1,8 @@
-"""A task that waits for the end of its run: parked, polling where nobody would wake it, and with files."""
+"""
+A task that waits for the end of its run.
+
+Parked, polling where nobody would wake it, and with files.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +118,7 @@ def test_a_word_without_a_time_zone_is_read_as_utc(parked):
     assert f"running (its last) at {now:%H:%M:%S}" in task.try_().log
 
 
-# The end ----------------------------------------------------------------------------------------------------
+# The end ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("result", [None, False, {"a": [{"ä\n😀": None}, [-0.5, 2**64 - 1]]}])
@@ -240,7 +244,7 @@ def test_how_long_a_task_waits_is_what_it_recorded(parked):
     assert ends_at(task) == until
 
 
-# Parked -----------------------------------------------------------------------------------------------------
+# Parked -------------------------------------------------------------------------------------------
 
 
 def test_what_it_leaves_before_it_parks(parked):
@@ -376,7 +380,11 @@ def broken(monkeypatch, how="invalid"):
 def test_a_connection_that_breaks_while_the_task_waits_ends_nothing(
     parked, monkeypatch, how, is_claimed
 ):
-    """A look needs no connection; what the run has said of itself is pushed once it can be searched for secrets."""
+    """
+    A look needs no connection.
+
+    What the run has said of itself is pushed once it can be searched for secrets.
+    """
     task = parked()
     if is_claimed:
         assert task.flow.says("started", run_id="77") == 200
@@ -491,7 +499,7 @@ def test_a_run_that_was_not_to_be_waited_for(world):
     assert triggers(task) == 1
 
 
-# What a secret is kept from ------------------------------------------------------------------------------------
+# What a secret is kept from -----------------------------------------------------------------------
 
 
 def nowhere(task, secret):
@@ -557,7 +565,7 @@ class TestRedaction:
         assert nowhere(task, token(task))
 
 
-# Before anything is sent --------------------------------------------------------------------------------------
+# Before anything is sent --------------------------------------------------------------------------
 
 
 def test_only_a_task_that_waits_needs_entries_that_stay(world, monkeypatch):
@@ -586,7 +594,7 @@ class TestUrl:
         assert dict(operator.inputs) == {"b": 2}
 
 
-# Files ------------------------------------------------------------------------------------------------------
+# Files --------------------------------------------------------------------------------------------
 
 
 class TestFiles:

@@ -1,8 +1,10 @@
 """
-What a task ends with because of its earlier tries, its run or a person: each once, in golden/run_errors.txt.
+What a task ends with because of its earlier tries, its run or a person.
 
-With the class of the error, whether a run was started and Airflow may retry the task, how many requests were sent, and
-how many entries there are.
+Each once, in golden/run_errors.txt.
+
+With the class of the error, whether a run was started and Airflow may retry the task, how many
+requests were sent, and how many entries there are.
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ from workflow_automation_provider.taskflow import trigger_flow_once
 from ..starts import before, claims, later, requests, trigger, waits
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "run_errors.txt"
-"""Renewed by ``GOLDEN=1`` in the environment of these tests: read the difference before it is committed."""
+"""
+Renewed by ``GOLDEN=1`` in the environment of these tests.
+
+Read the difference before it is committed.
+"""
 
 FILES = [{"name": "a"}]
 
@@ -125,7 +131,11 @@ def rendered(operator, **values):
 
 
 def in_world(operator, *steps, struck_by=None):
-    """Raise the error of a task in a database after its first try, and what happens to it from then on."""
+    """
+    Raise the error of a task in a database after its first try.
+
+    And what happens to it from then on.
+    """
 
     def step(tries):
         task = tries.fixture("world")(operator)

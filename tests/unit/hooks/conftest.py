@@ -18,7 +18,11 @@ from workflow_automation_provider.hooks.workflow_automation import WorkflowAutom
 
 @pytest.fixture
 def connect(monkeypatch):
-    """Define a connection by the environment, as a URI or as the fields of its JSON, and return a hook on it."""
+    """
+    Define a connection by the environment, as a URI or as the fields of its JSON.
+
+    And return a hook on it.
+    """
 
     def define(uri=None, /, conn_id="wa_test", **fields):
         value = uri or json.dumps(
@@ -64,7 +68,11 @@ def sha256(content):
 
 
 def sent(service):
-    """Return name and hash of each file of the one upload: of a long file, the service keeps no more."""
+    """
+    Return name and hash of each file of the one upload.
+
+    Of a long file, the service keeps no more.
+    """
 
     def digest(content):
         if isinstance(content, dict):

@@ -1,4 +1,8 @@
-"""Sources on this machine: which files they name, what an error says of those that name none, and how they are read."""
+"""
+Sources on this machine.
+
+Which files they name, what an error says of those that name none, and how they are read.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +133,7 @@ def test_what_a_file_is_told_as(folder):
     ]
 
 
-# Globs --------------------------------------------------------------------------------------------------
+# Globs --------------------------------------------------------------------------------------------
 
 
 def write(root, files, links):
@@ -199,7 +203,7 @@ def test_a_local_folder_that_cannot_be_listed(tmp_path, monkeypatch, pattern, co
     assert len(resolved(f"{tmp_path}/*/x.csv")) == 3  # a name without wildcards needs no listing
 
 
-# What is read ------------------------------------------------------------------------------------------
+# What is read -------------------------------------------------------------------------------------
 
 
 def test_file_that_is_rewritten_in_place_is_read_whole_or_not_at_all(tmp_path):

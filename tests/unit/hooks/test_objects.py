@@ -1,4 +1,8 @@
-"""Objects of an S3 stand-in behind a proxy that delays, counts and breaks: what is asked for, and what arrives."""
+"""
+Objects of an S3 stand-in behind a proxy that delays, counts and breaks.
+
+What is asked for, and what arrives.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +82,11 @@ EXPIRED = {
 
 class TestRequests:
     def test_a_prefix_takes_one_request_for_each_object(self, service, upload, bucket, proxy):
-        """An object of any size: the console of the store writes an empty one for each folder that it makes."""
+        """
+        An object of any size.
+
+        The console of the store writes an empty one for each folder that it makes.
+        """
         contents = {"0": b"", "large": os.urandom(LARGE), "q__b": b"2", "small": os.urandom(SMALL)}
         bucket.put(
             p__=b"", p__q__=b"", s__=b"", **{f"p__{key}": value for key, value in contents.items()}

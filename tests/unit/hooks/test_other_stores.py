@@ -1,5 +1,7 @@
 """
-Uploads from Google Cloud Storage and Azure, against their emulators behind a proxy: ``make test-stores``.
+Uploads from Google Cloud Storage and Azure, against their emulators behind a proxy.
+
+``make test-stores``.
 
 Skipped where they are not installed: they bring more packages than all the rest.
 """
@@ -35,11 +37,13 @@ AZURE_KEY = (
 )
 
 
-# What each emulator is: a scheme, the command that starts it on a port, and what makes a file system of a port.
+# What each emulator is: a scheme, the command that starts it on a port, and what makes a file
+# system of a port.
 
 
 def google(port):
-    # Otherwise gcsfs, which reads it as it is imported, asks by gRPC what kind of bucket it is, which the emulator does not know.
+    # Otherwise gcsfs, which reads it as it is imported, asks by gRPC what kind of bucket it is,
+    # which the emulator does not know.
     os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
     gcsfs = pytest.importorskip("gcsfs")
     pytest.importorskip("gcp_storage_emulator")
@@ -122,7 +126,11 @@ def store(emulator):
 
 
 def of(name):
-    """Tell of a request whether it is for the content of an object; Google's emulator needs a look besides."""
+    """
+    Tell of a request whether it is for the content of an object.
+
+    Google's emulator needs a look besides.
+    """
     return lambda seen: (
         seen.method == "GET"
         and seen.target.partition("?")[0].endswith(name)

@@ -1,4 +1,8 @@
-"""Sources in a store, here one of our own: globs and prefixes name all that they mean, once, or are an error."""
+"""
+Sources in a store, here one of our own.
+
+Globs and prefixes name all that they mean, once, or are an error.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,11 @@ from .conftest import globs, paths, resolved
 
 
 class Keys(AbstractFileSystem):  # type: ignore[misc]  # has no types
-    """A store of keys that is listed folder by folder: a key may be the name of a folder as well."""
+    """
+    A store of keys that is listed folder by folder.
+
+    A key may be the name of a folder as well.
+    """
 
     cachable = False
     root_marker = "/"

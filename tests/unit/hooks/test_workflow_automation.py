@@ -18,7 +18,7 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.testing import DEMO_KEY
 
-# Trigger and upload -------------------------------------------------------------------------------------
+# Trigger and upload -------------------------------------------------------------------------------
 
 
 def test_upload(connect, service, tmp_path):
@@ -68,7 +68,7 @@ def test_stopped_hook_sends_nothing_for_good(hook, service, before):
     assert service.journal.requests() == []
 
 
-# Test connection ----------------------------------------------------------------------------------------
+# Test connection ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_the_cli_prints_the_code_of_a_failed_test(connect, service):
     assert output.getvalue().startswith("failed (not-sent) HEAD http://(fd00::1):9/api")
 
 
-# The form ----------------------------------------------------------------------------------------------
+# The form -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CONNECTION_FIELDS)

@@ -1,4 +1,8 @@
-"""``FlowNotifier`` called with a context: what it starts, what it logs, and that it never raises."""
+"""
+``FlowNotifier`` called with a context.
+
+What it starts, what it logs, and that it never raises.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +89,11 @@ class TestOutcomes:
         assert "Connection: workflow_automation_default\nFlow: demo-flow" in text
 
     def test_interrupted(self, service, now, log):
-        """As by the timeout of Airflow: the interruption goes on, and a run that may be there is mentioned."""
+        """
+        As by the timeout of Airflow.
+
+        The interruption goes on, and a run that may be there is mentioned.
+        """
         service.faults.add("hang_after", seconds=5)
         with interrupted(0.7):
             FlowNotifier({})(now)

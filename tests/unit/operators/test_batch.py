@@ -1,4 +1,8 @@
-"""TriggerFlowBatchOperator against the local service: each input once, whatever fails, and all of it told."""
+"""
+TriggerFlowBatchOperator against the local service.
+
+Each input once, whatever fails, and all of it told.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ from ..starts import mentions
 
 NOTHING = {"total": 0, "started": 0, "rejected": 0, "unknown": 0, "remaining": 0}
 
-# What comes of a batch ------------------------------------------------------------------------------------
+# What comes of a batch ----------------------------------------------------------------------------
 
 
 def test_runs_are_returned_in_the_order_of_the_batch(batch, service, monkeypatch):
@@ -188,7 +192,7 @@ def test_a_service_that_loses_everything_ends_the_batch(batch, service):
     assert 5 <= len(service.runs) <= 64
 
 
-# Busy services, and limits ----------------------------------------------------------------------------------
+# Busy services, and limits ------------------------------------------------------------------------
 
 
 def test_a_busy_service_is_waited_for_by_all(batch, service, log):

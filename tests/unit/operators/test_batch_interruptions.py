@@ -1,4 +1,8 @@
-"""A batch that is interrupted, by Airflow, its store or a full disk: no run is sent twice, or goes unmentioned."""
+"""
+A batch that is interrupted, by Airflow, its store or a full disk.
+
+No run is sent twice, or goes unmentioned.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +98,11 @@ def test_a_store_that_fails_once_is_left_to_the_next_try(world, tmp_path, act):
 
 
 def test_a_write_that_airflow_repeats_late_undoes_no_later_one(world):
-    """Its SDK repeats a request without a response, and the API server may carry out the first one last."""
+    """
+    Its SDK repeats a request without a response.
+
+    And the API server may carry out the first one last.
+    """
     task = world(in_world())
     task.try_(at_writes({0: "slow", 1: "slow", 3: "kill"}))
     entries = dict(task.rows.entries)

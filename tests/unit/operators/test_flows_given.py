@@ -1,4 +1,8 @@
-"""TriggerFlowOperator where a person entered the run of a task that failed: it is returned, once."""
+"""
+TriggerFlowOperator where a person entered the run of a task that failed.
+
+It is returned, once.
+"""
 
 from __future__ import annotations
 

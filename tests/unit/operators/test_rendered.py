@@ -1,4 +1,8 @@
-"""What a template leaves in place of a value: each templated argument is checked for it before anything is sent."""
+"""
+What a template leaves in place of a value.
+
+Each templated argument is checked for it before anything is sent.
+"""
 
 from __future__ import annotations
 

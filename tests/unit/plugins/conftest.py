@@ -81,7 +81,9 @@ def say(http):
 @pytest.fixture
 def locked_database(dag):
     """
-    Return a context manager that holds SQLite's lock for writing, or other databases' locks of all task instances.
+    Return a context manager that holds SQLite's lock for writing.
+
+    Or other databases' locks of all task instances.
 
     SQLite, too, waits for a lock only for a moment.
     """

@@ -1,4 +1,8 @@
-"""The endpoint, over HTTP, against a real metadata database: what it rejects, what it keeps, and what it stays within."""
+"""
+The endpoint, over HTTP, against a real metadata database.
+
+What it rejects, what it keeps, and what it stays within.
+"""
 
 from __future__ import annotations
 
@@ -251,7 +255,11 @@ def test_locked_database(waiting, http, locked_database, caplog):
     ],
 )
 def test_unexpected_error(waiting, http, monkeypatch, caplog, name, error, words):
-    """The log says where it happened, but not its words, which have the statement and its parameters."""
+    """
+    The log says where it happened, but not its words.
+
+    Which have the statement and its parameters.
+    """
 
     def fail(*_args, **_options):
         raise error
@@ -263,7 +271,9 @@ def test_unexpected_error(waiting, http, monkeypatch, caplog, name, error, words
 
 def test_stuck_database(request, waiting, http, monkeypatch, caplog):
     """
-    What is pending is bounded, strangers and flows alike, and nobody is kept waiting; strangers do not fill the log.
+    What is pending is bounded, strangers and flows alike, and nobody is kept waiting.
+
+    Strangers do not fill the log.
 
     At most 4 threads are in the database, also once nobody waits for them any more.
     """
@@ -325,7 +335,9 @@ def test_mounted(waiting, root_path, prefix):
 
 
 def test_every_coordinate_is_known():
-    """A column that tells task instances apart and is not compared would let one answer for another."""
+    """
+    A column that tells task instances apart and is not compared would let one answer for another.
+    """
     from airflow.models.task_state_store import TaskStateStoreModel
     from sqlalchemy import UniqueConstraint
 

@@ -1,7 +1,8 @@
 """
 What a run is told, and what is recorded of it, over HTTP, against a real metadata database.
 
-Closed starts, Clears, and runs that a person enters are in ``tests/unit/execution/test_claim.py``, with the task itself.
+Closed starts, Clears, and runs that a person enters are in ``tests/unit/execution/test_claim.py``,
+with the task itself.
 """
 
 from __future__ import annotations
@@ -71,7 +72,11 @@ def test_words(waiting, say):
 
 @pytest.mark.parametrize("state", ["failed", "success", "cleared", "sent again"])
 def test_stop(waiting, say, state):
-    """Also where a person has marked a waiting task as success. It is recorded before it is said, and stays."""
+    """
+    Also where a person has marked a waiting task as success.
+
+    It is recorded before it is said, and stays.
+    """
     task = waiting()
     url, token = task.url, task.token
     assert say(url, "started") == 200
@@ -97,7 +102,11 @@ def test_stop(waiting, say, state):
     [("running", 503, 503), ("awaiting_input", 200, 200), ("failed", 404, 200)],
 )
 def test_closed(waiting, say, state, claim, end):
-    """An end is kept whatever the task's state: who clears it with that run entered gets the result."""
+    """
+    An end is kept whatever the task's state.
+
+    Who clears it with that run entered gets the result.
+    """
     for status, told in (("started", claim), ("success", end)):
         task = waiting(state=state)
         assert task.close() == RunReports()
@@ -120,7 +129,11 @@ def test_whatever_a_run_says_waits_for_a_lock_and_is_to_be_said_again(
 
 @pytest.mark.parametrize("state", ["running", "failed"])
 def test_task_that_is_missing_from_its_dag_for_now(waiting, say, state):
-    """A deployment may lack it for seconds; while its DAG run goes on, its runs are to ask again."""
+    """
+    A deployment may lack it for seconds.
+
+    While its DAG run goes on, its runs are to ask again.
+    """
     task = waiting(state="removed")
     task.change_dag_run(state)
     claim = 503 if state == "running" else 404

@@ -56,12 +56,17 @@ def all_seen():
 
 
 def is_other(said, seen):
-    """Another run has claimed or ended, or was entered; who says no run_id may be the one that was entered."""
+    """
+    Another run has claimed or ended, or was entered.
+
+    Who says no run_id may be the one that was entered.
+    """
     named = seen.reports.run_ids | ({seen.adopted} if seen.adopted and said.run_id else set())
     return any(run_id != said.run_id for run_id in named)
 
 
-# The condition, what is said to *started* and *running*, and what to an end; empty where the row does not apply.
+# The condition, what is said to *started* and *running*, and what to an end; empty where the row
+# does not apply.
 ROWS = {
     "has ended": (
         lambda said, seen: seen.reports.end and seen.reports.end.run_id in (None, said.run_id),

@@ -1,4 +1,8 @@
-"""The page Flow runs and the tab Flow run: Airflow's own application, with its login, over a real metadata database."""
+"""
+The page Flow runs and the tab Flow run.
+
+Airflow's own application, with its login, over a real metadata database.
+"""
 
 from __future__ import annotations
 

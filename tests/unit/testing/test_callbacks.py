@@ -80,7 +80,11 @@ def sent(service, count=1):
 
 @pytest.fixture
 def run(service, call, receiver):
-    """Start a run that calls back as scripted; return what the journal has of its calls, once there are as many."""
+    """
+    Start a run that calls back as scripted.
+
+    Return what the journal has of its calls, once there are as many.
+    """
 
     def start(count=1, *, inputs=None, **scripted):
         service.callbacks.add(**scripted)
@@ -90,7 +94,7 @@ def run(service, call, receiver):
     return start
 
 
-# What is sent -------------------------------------------------------------------------------------------
+# What is sent -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -211,7 +215,7 @@ def test_any_body(run, receiver, body, arrives):
     )
 
 
-# Retries ------------------------------------------------------------------------------------------------
+# Retries ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -277,7 +281,7 @@ def test_stopping_ends_what_is_still_to_be_sent(service, call, receiver):
     assert found == {"1001": (0, stopped), "1002": (1, stopped), "1003": (1, stopped)}
 
 
-# The token ----------------------------------------------------------------------------------------------
+# The token ----------------------------------------------------------------------------------------
 
 
 def test_the_token_is_nowhere(service, call, http, receiver, caplog, monkeypatch):
@@ -326,7 +330,7 @@ def test_a_token_is_withheld_wherever_it_is(token, sign, around):
     assert f"{sign}token=(withheld)" in withheld
 
 
-# Scripting ----------------------------------------------------------------------------------------------
+# Scripting ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -382,7 +386,7 @@ def test_the_page_of_a_run_shows_its_callbacks_also_after_a_restart(service, htt
         assert text in page
 
 
-# A flow that claims -------------------------------------------------------------------------------------
+# A flow that claims -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("names_run", [True, False])

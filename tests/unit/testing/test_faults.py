@@ -210,7 +210,11 @@ def test_narrowed_down(service, call):
 
 
 def test_what_is_not_struck(service, http, call):
-    """An accepting fault waits for a request that would be accepted; none strikes other paths and methods."""
+    """
+    An accepting fault waits for a request that would be accepted.
+
+    None strikes other paths and methods.
+    """
     service.faults.add("drop_after")
     assert http.post("/api/flows/f/trigger", json={}).status_code == 400
     with pytest.raises(httpx.RemoteProtocolError):

@@ -1,4 +1,8 @@
-"""The command line: python -m workflow_automation_provider.testing; as a process, it is in test_journal.py."""
+"""
+The command line.
+
+Python -m workflow_automation_provider.testing; as a process, it is in test_journal.py.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,11 @@ from .conftest import Caller, wait_for
 
 @pytest.fixture
 def serve_and(monkeypatch, capfd):
-    """Run the command until a function returns that is called with what it has printed; what the function returns."""
+    """
+    Run the command until a function returns that is called with what it has printed.
+
+    What the function returns.
+    """
 
     def run(*arguments, then):
         found = []

@@ -1,4 +1,8 @@
-"""The servers: the local service, and the callback endpoint, whose responses are tested in tests/unit/plugins."""
+"""
+The servers.
+
+The local service, and the callback endpoint, whose responses are tested in tests/unit/plugins.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +78,10 @@ def test_https_with_faults(certificate):
 
 
 def test_a_response_is_sent_at_once():
-    """Without TCP_NODELAY, each on a kept connection would take the 40 ms of a delayed acknowledgement."""
+    """
+    Without TCP_NODELAY, each on a kept connection would take the 40 ms of a delayed
+    acknowledgement.
+    """
     with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
@@ -103,7 +110,11 @@ def test_exhausted_key_still_uploads_and_stays_exhausted_after_a_restart():
 
 @pytest.mark.parametrize("flows", [["a/b", "é"], [], ()])
 def test_a_service_that_knows_its_flows(flows):
-    """A flow_id by path that is mistyped gets 404, and nothing is started; those of the keys are known."""
+    """
+    A flow_id by path that is mistyped gets 404, and nothing is started.
+
+    Those of the keys are known.
+    """
     service = LocalService(keys=[Key("k", "f")], flows=flows)
     with service, httpx.Client(base_url=service.url, trust_env=False, timeout=60) as http:
         call = Caller(http)

@@ -1,8 +1,8 @@
 """
 The three operations as an ASGI application: receive, judge, apply a fault, journal, respond.
 
-From the interface: the paths, the shapes of the bodies, and 400 for an invalid body of a trigger by path.
-**Not shown by the interface, chosen here**, because a local service has to return something:
+From the interface: the paths, the shapes of the bodies, and 400 for an invalid body of a trigger by
+path. **Not shown by the interface, chosen here**, because a local service has to return something:
 
 ====== ====================================================================================================
 Status When

@@ -1,19 +1,19 @@
 """
 The whole service as one ASGI application, which keeps web pages out.
 
-Every web page that is open in a browser can send requests to a loopback address of the same machine. Two
-rules keep such a page out:
+Every web page that is open in a browser can send requests to a loopback address of the same
+machine. Two rules keep such a page out:
 
-- The ``Host`` header must be a loopback name or address, or one that the service was given. A page can make
-  its own name resolve to 127.0.0.1 after it was loaded (DNS rebinding), but its requests still carry that
-  name.
-- A control endpoint acts only on ``DELETE`` or ``application/json``, which a browser sends to another site
-  only if that site allows it. This one never does.
+- The ``Host`` header must be a loopback name or address, or one that the service was given. A page
+  can make its own name resolve to 127.0.0.1 after it was loaded (DNS rebinding), but its requests
+  still carry that name.
+- A control endpoint acts only on ``DELETE`` or ``application/json``, which a browser sends to
+  another site only if that site allows it. This one never does.
 
-The control endpoints are for tests in another process, via :class:`~..control_client.ControlClient` or curl:
-``/_control/`` and ``health``, ``journal``, ``faults`` or ``callbacks``. The last two are listed by GET, added to by POST, and
-removed by DELETE. They require no key: every program that can reach the service may use them, which is why the service
-listens on a loopback address by default.
+The control endpoints are for tests in another process, via :class:`~..control_client.ControlClient`
+or curl: ``/_control/`` and ``health``, ``journal``, ``faults`` or ``callbacks``. The last two are
+listed by GET, added to by POST, and removed by DELETE. They require no key: every program that can
+reach the service may use them, which is why the service listens on a loopback address by default.
 """
 
 from __future__ import annotations
@@ -66,13 +66,18 @@ class Guard:
         self._known = {"localhost", *map(_plain, {host, public} - _EVERY_ADDRESS)}
 
     def answers_to(self, host: str) -> bool:
-        """Return whether a ``Host`` header names this service, whatever its port, which may be forwarded."""
+        """
+        Return whether a ``Host`` header names this service.
+
+        The port may be that of a forwarder.
+        """
         match = _HOST.fullmatch(host)
         name = _plain(match[1].strip("[]")) if match else ""
         if name in self._known:
             return True
         try:
-            # A service that listens on every address may be reached by any; and no page can redirect an address.
+            # A service that listens on every address may be reached by any; and no page can
+            # redirect an address.
             return ipaddress.ip_address(name).is_loopback or self._everywhere
         except ValueError:
             return False
@@ -109,7 +114,8 @@ def make_app(
         host = dict(scope["headers"]).get(b"host")
         raw_path: bytes = scope["raw_path"]
         if host is not None and not guard.answers_to(host.decode("latin-1")):
-            # The body is read first, because a client that is still sending may not read the response.
+            # The body is read first, because a client that is still sending may not read the
+            # response.
             await receive_body(receive)
             await json_response(421, {"error": _FOREIGN})(scope, receive, send)
         elif raw_path == b"/" or raw_path.startswith((b"/runs/", b"/_control/")):

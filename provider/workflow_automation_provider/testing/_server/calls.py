@@ -1,7 +1,8 @@
 """
 What a request asks for: operation, flow and key, read from the raw bytes, and its body.
 
-A body is received in pieces and parsed strictly; the journal has a summary of its long strings, as in :class:`.Upload`.
+A body is received in pieces and parsed strictly; the journal has a summary of its long strings, as
+in :class:`.Upload`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The web pages: a list of the runs, and a page for each run, which is where its ``run_link`` leads."""
+"""
+The web pages.
+
+A list of the runs, and a page for each run, which is where its ``run_link`` leads.
+"""
 
 from __future__ import annotations
 

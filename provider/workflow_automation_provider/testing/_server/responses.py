@@ -1,9 +1,9 @@
 """
 Responses, including those of faults, and what else can happen to the connection of a request.
 
-ASGI has no message to close or reset a client's TCP connection. But uvicorn accepts a custom protocol class,
-and this one passes itself to the application. That needs no proxy in front of the server, works the same over
-TLS, and costs nothing per byte.
+ASGI has no message to close or reset a client's TCP connection. But uvicorn accepts a custom
+protocol class, and this one passes itself to the application. That needs no proxy in front of the
+server, works the same over TLS, and costs nothing per byte.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class ClientConnection(H11Protocol):
     """
     A TCP connection that the application can close or reset.
 
-    :ivar on_unread: what to call when the next request arrives, to close the connection without reading that request
+    :ivar on_unread: what to call when the next request arrives, to close the connection without
+        reading that request
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -147,7 +148,11 @@ class Exchange:
 
 
 def faulty_response(fault: Fault, call: Call, usual: Response) -> Response:
-    """Return the complete, well-formed response of a fault; :func:`send_faulty` may then send it incompletely."""
+    """
+    Return the complete, well-formed response of a fault.
+
+    :func:`send_faulty` may then send it incompletely.
+    """
     status = usual.status_code if fault.status is None else fault.status
     match fault.kind:
         case "delay" | "stale" | "twice" | "drip" | "truncate":

@@ -33,7 +33,8 @@ def listen(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     server = socket.create_server((host, port), family=family, backlog=512)
-    # What it accepts inherits it. Otherwise, each response on a kept connection takes 40 ms (Nagle's algorithm).
+    # What it accepts inherits it. Otherwise, each response on a kept connection takes 40 ms
+    # (Nagle's algorithm).
     server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return server
 

@@ -1,4 +1,8 @@
-"""What the running service knows: its keys and runs, and the journal that it writes so that they survive a kill."""
+"""
+What the running service knows.
+
+Its keys and runs, and the journal that it writes so that they survive a kill.
+"""
 
 from __future__ import annotations
 

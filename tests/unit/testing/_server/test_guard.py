@@ -1,4 +1,8 @@
-"""A web page that is open in a browser cannot reach the service: not by a name of its own, not across sites."""
+"""
+A web page that is open in a browser cannot reach the service.
+
+Not by a name of its own, not across sites.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The three operations: which requests are accepted, with which response, and what the journal and the pages have of them."""
+"""
+The three operations.
+
+Which requests are accepted, with which response, and what the journal and the pages have of them.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +166,7 @@ def test_each_line_of_the_journal_is_an_event_with_its_fields(service, call):
     assert "s3cret" not in repr(KEY) + service.journal.path.read_text()
 
 
-# Paths -----------------------------------------------------------------------------------------------------
+# Paths --------------------------------------------------------------------------------------------
 
 
 def test_flow_id_is_one_segment(service, http):
@@ -212,7 +216,7 @@ def test_only_the_three_paths_are_operations(segments):
         assert operation == known.get(tuple(segments))
 
 
-# Pages -----------------------------------------------------------------------------------------------------
+# Pages --------------------------------------------------------------------------------------------
 
 
 def test_run_link_leads_to_a_page_on_which_everything_is_escaped(http, call):
