@@ -1,7 +1,7 @@
 """
 Start a run in one DAG, and continue in another.
 
-Which Airflow schedules on the asset that the run updates.
+Airflow schedules the other one on the asset that the run updates.
 
 The event of the asset tells which run it was.
 """

@@ -1,7 +1,7 @@
 """
 Upload objects from S3 for a run, wait for the end of the run.
 
-And read the object that the flow wrote to S3.
+Then read the object that the flow wrote to S3.
 
 The connection ``aws_default`` has access to the bucket ``reports``, and so has the flow. Requires
 Airflow 3.3 or later, and the extra ``amazon`` of this package.

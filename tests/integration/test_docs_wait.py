@@ -14,7 +14,7 @@ import pytest
 
 from code_blocks import read_code_blocks
 from workflow_automation_provider.execution.callback import MAX_BODY, PATH, Ended, new_token, read
-from workflow_automation_provider.execution.ledger import ENTERED
+from workflow_automation_provider.execution.ledger import ADOPTED
 from workflow_automation_provider.testing import CallbackEndpoint
 
 PAGE = Path(__file__).parents[2] / "docs" / "wait.md"
@@ -77,6 +77,6 @@ def test_the_curl_command_of_the_page():
 def test_names_and_numbers_of_the_page():
     assert f"`{{callback_base_url}}{PATH}?token=…`" in TEXT
     assert f"location = {PATH} {{" in TEXT
-    assert f"`{ENTERED}`" in PAGE.with_name("if-it-fails.md").read_text()
+    assert f"`{ADOPTED}`" in PAGE.with_name("if-it-fails.md").read_text()
     assert MAX_BODY == 64 * 1024
     assert TEXT.count("64 KiB") == 1

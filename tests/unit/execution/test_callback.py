@@ -111,6 +111,7 @@ def test_anything_is_read_or_rejected(data):
 )
 def test_what_is_only_shown_never_costs_the_end(document):
     said = read(json.dumps(document).encode())
+    assert isinstance(said, Ended)
     assert (said.status, said.result) == (document["status"].strip().lower(), 7)
     assert said.message is None or why_not_storable(said.message) == ""
 
@@ -130,7 +131,9 @@ def test_what_is_only_shown_never_costs_the_end(document):
     ],
 )
 def test_progress(value, progress):
-    assert read(json.dumps({"status": "running", "progress": value}).encode()).progress == progress
+    said = read(json.dumps({"status": "running", "progress": value}).encode())
+    assert isinstance(said, Running)
+    assert said.progress == progress
 
 
 @pytest.mark.parametrize("status", ["started", "running", "failed"])

@@ -107,13 +107,15 @@ class Task(WaitingTask):
         times = {"start_date": ago(900), "end_date": ago(60)}
         super().__init__(dag, **{"state": "running", "try_number": 1, **times, **values})
 
-    def give(self, **fields: Any) -> None:
+    def give(self, *, waits: bool = True, **fields: Any) -> str:
         """Of a task that has no start, only the token."""
         self.mark = f"conn-{self.run_id}"
-        super().give(**{"conn_id": self.mark, "flow_id": "orders", "at": ago(700), **fields})
+        known = {"conn_id": self.mark, "flow_id": "orders", "at": ago(700)}
+        url = super().give(waits=waits, **{**known, **fields})
         if not self._given:
             for key in [*self.rows.entries]:
                 self.rows.store(None, "delete", key)
+        return url
 
     def put(self, key: str, value: object) -> None:
         self.enter(key, json.dumps(value))
