@@ -156,7 +156,7 @@ def trigger_flow_task(
 
     Also available as ``@task.trigger_flow``. The arguments are those of
     :class:`~workflow_automation_provider.operators.flows.TriggerFlowOperator` except ``inputs``;
-        the task does and returns the same.
+    the task does and returns the same.
 
     .. code-block:: python
 

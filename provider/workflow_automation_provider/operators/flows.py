@@ -60,9 +60,8 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
 
     With a ``flow_id``, the flow is triggered by path; without one, the connection's API key
     identifies the flow. Returns ``run_id``, ``run_link`` and, if it is known, ``flow_id``. Pass
-    ``trigger.output`` on to
-    :class:`UploadFilesOperator`. A trigger by key whose response has no ``run_id`` succeeds, and
-        returns the whole ``response`` instead.
+    ``trigger.output`` on to :class:`UploadFilesOperator`. A trigger by key whose response has no
+    ``run_id`` succeeds, and returns the whole ``response`` instead.
 
     A task instance never starts a second run on its own: the run is recorded (Airflow 3.3+), a
     retry returns the recorded run, and if it is unknown whether a run was started, the task fails

@@ -130,9 +130,8 @@ class LocalService(_Server):
     :param certfile: a certificate, to serve HTTPS
     :param keyfile: the certificate's private key, unless it is in ``certfile``
     :param public_url: the base of the run links, where clients reach the service by another URL
-        than
-        :attr:`url`. Requests for its host are accepted, besides those for loopback and ``host``;
-            with a ``host`` of ``0.0.0.0`` or ``::``, so are those for any IP address
+        than :attr:`url`. Requests for its host are accepted, besides those for loopback and
+        ``host``; with a ``host`` of ``0.0.0.0`` or ``::``, so are those for any IP address
     :param flows: the flows that can be started by path, besides those of the keys; by default any.
         The response to another flow is 404
     :raises ValueError: if an argument is invalid, or if two keys have the same value, or the same
