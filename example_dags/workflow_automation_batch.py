@@ -35,7 +35,8 @@ def report(summary: dict) -> str:
         for item in map(json.loads, items):
             if item["status"] != "started":
                 print(f"Row {item['index']} was {item['status']}: {item['why']}")
-    text = f"{summary['started']} of {summary['total']} runs were started, {summary['rejected']} rows were rejected."
+    started = f"{summary['started']} of {summary['total']} runs were started"
+    text = f"{started}, {summary['rejected']} rows were rejected."
     print(text)
     return text
 

@@ -43,7 +43,8 @@ def run_example(airflow: Airflow, dag_id: str) -> bool:
         print(f"The task announce says: {airflow.api.xcom(dag_id, run_id, 'announce')}")
     else:
         print(
-            f"It ended as {state}. The logs of its tasks: {airflow.home}/logs/dag_id={dag_id}/run_id={run_id}"
+            f"It ended as {state}. The logs of its tasks: "
+            f"{airflow.home}/logs/dag_id={dag_id}/run_id={run_id}"
         )
     return state == "success"
 

@@ -1,22 +1,22 @@
 """
 Exceptions for every request that did not succeed, to catch in a task or a callback.
 
-================================  =========  ===================================================================
+================================  =========  =================================================
 Exception                         accepted   When
-================================  =========  ===================================================================
-:class:`InvalidRequestError`      ``NO``     an argument or the connection is invalid, or the API key expired
-:class:`ConnectionUnusableError`  ``YES``    a run was started, and the connection cannot be used
-:class:`FileUnavailableError`     ``NO``     a file is missing, cannot be read or written, or changed
-:class:`NotSentError`             ``NO``     no connection, or the request was broken off before its end
-:class:`BusyError`                ``NO``     425, 429, ``busy_statuses``; for an upload also 408, and 503 with
-                                             ``Retry-After``
+================================  =========  =================================================
+:class:`InvalidRequestError`      ``NO``     an argument or the connection is invalid
+:class:`ConnectionUnusableError`  ``YES``    a run was started; the connection is unusable
+:class:`FileUnavailableError`     ``NO``     a file is missing, cannot be read, or changed
+:class:`NotSentError`             ``NO``     no connection, or a request that was broken off
+:class:`BusyError`                ``NO``     425, 429, ``busy_statuses``; for an upload also
+                                             408, and 503 with ``Retry-After``
 :class:`RejectedError`            ``NO``     any other 4xx, and redirects except 302 and 303
-:class:`UnidentifiedError`        ``YES``    2xx, but the response does not say which run was started
+:class:`UnidentifiedError`        ``YES``    2xx, but the response does not name the run
 :class:`OutcomeUnknownError`      ``MAYBE``  no response, 5xx, 302, 303 and 408
 :class:`RunFailedError`           ``YES``    the flow said that the run failed
 :class:`RunTimeoutError`          ``YES``    no result was reported in time
 :class:`BatchInterruptedError`    any        an unexpected error ended a batch
-================================  =========  ===================================================================
+================================  =========  =================================================
 
 All are subclasses of :class:`WorkflowAutomationError`. The tasks of this provider raise the same
 exceptions; those that Airflow must not retry are also an ``AirflowFailException``.

@@ -27,7 +27,9 @@ _ASSET_URIS = {
 _CONNECTION_TYPE = {
     "connection-type": "workflow_automation",
     "hook-name": "Workflow Automation",
-    "hook-class-name": "workflow_automation_provider.hooks.workflow_automation.WorkflowAutomationHook",
+    "hook-class-name": (
+        "workflow_automation_provider.hooks.workflow_automation.WorkflowAutomationHook"
+    ),
     "conn-fields": CONNECTION_FIELDS,
     "ui-field-behaviour": FIELD_BEHAVIOUR,
 }
@@ -38,7 +40,9 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-provider-workflow-automation",
         "name": "Workflow Automation",
-        "description": "Trigger flows of the workflow automation service and upload files for their runs.",
+        "description": (
+            "Trigger flows of the workflow automation service and upload files for their runs."
+        ),
         "integrations": [{"integration-name": _INTEGRATION, "tags": ["service"]}],
         "operators": [
             {

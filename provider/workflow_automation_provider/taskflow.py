@@ -142,6 +142,7 @@ def _check_name(name: object) -> None:
 def _check(on_unknown_start: object, send_retry_timeout: object) -> None:
     if on_unknown_start not in get_args(OnUnknownStart):
         raise InvalidRequestError(
-            f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail' or 'start_again'."
+            f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail' or "
+            "'start_again'."
         )
     check_seconds("send_retry_timeout", send_retry_timeout, InvalidRequestError, zero=True)

@@ -203,7 +203,8 @@ def upload_bodies(
         if len(bodies[-1]) > limit:
             what = element.source if isinstance(element, File) else name
             raise InvalidRequestError(
-                f"{what} alone makes a request of {len(bodies[-1])} bytes, more than max_request_bytes "
+                f"{what} alone makes a request of {len(bodies[-1])} bytes, more than "
+                "max_request_bytes "
                 f"({max_request_bytes}): raise the limit, or leave the file out."
             )
     return bodies

@@ -108,7 +108,8 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
             raise
         if not isinstance(inputs, Mapping):
             raise InvalidRequestError(
-                f"The function {self.python_callable.__name__} returned {kind_of(inputs)}: expected a dict of "
+                f"The function {self.python_callable.__name__} returned {kind_of(inputs)}: "
+                "expected a dict of "
                 "input names and values.",
                 next_step="Return {} to start a run without inputs.",
             )

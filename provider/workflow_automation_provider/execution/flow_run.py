@@ -89,7 +89,8 @@ def _base_url(hook: WorkflowAutomationHook) -> str:
         raise InvalidRequestError(
             error.message,
             next_step=(
-                "Set the connection's extra callback_base_url to the URL at which the service reaches Airflow's API "
+                "Set the connection's extra callback_base_url to the URL at which the service "
+                "reaches Airflow's API "
                 f"server, such as {CALLBACK_EXAMPLE}."
             ),
         ) from None
@@ -288,7 +289,8 @@ class FlowRun:
             return
         if self._is_other_connection(facts):
             raise ConnectionUnusableError(
-                f"workflow_automation_conn_id is {self._hook.workflow_automation_conn_id!r}, and the "
+                f"workflow_automation_conn_id is {self._hook.workflow_automation_conn_id!r}, and "
+                "the "
                 f"run was started by {facts.start.conn_id!r}: its files are uploaded by that one.",
                 next_step="Name the connection that started the run, or clear the task.",
             )

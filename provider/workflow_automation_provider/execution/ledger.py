@@ -50,9 +50,9 @@ Revoked: *unidentified*                               an error
 Revoked: in doubt                                     ``"fail"``: an error; otherwise send
 ====================================================  ============================================
 
-**Revoke** the token of a start: write ``revoked``; write the start again, unchanged, which waits for the
-endpoint's locks; read ``run``. From then on no run can claim it. So until a Clear, a second start
-is sent only if no run of the first can go on, or the user accepts a second run.
+**Revoke** the token of a start: write ``revoked``; write the start again, unchanged, which waits
+for the endpoint's locks; read ``run``. From then on no run can claim it. So until a Clear, a second
+start is sent only if no run of the first can go on, or the user accepts a second run.
 """
 
 from __future__ import annotations
@@ -436,7 +436,10 @@ class Facts(NamedTuple):
         if kind != "run" and not self.reports.has_begun:
             if kind == "unidentified":
                 return "started a run whose run_id is unknown"
-            return "triggered the flow, and ended before the outcome was known. A run may have been started"
+            return (
+                "triggered the flow, and ended before the outcome was known. A run may have been "
+                "started"
+            )
 
         run = self.run(redactor)
         words = (

@@ -234,7 +234,7 @@ class RunStarter:
         return self._last is not None and self._last.start.try_number == self._record.try_number
 
     def _was_cleared(self) -> bool:
-        """Return whether a person has cleared the task since its last start: they want another run."""
+        """Return whether a person has cleared the task since its last start, for another run."""
         return self._last is not None and not self._last.counts(self._options.max_tries)
 
     # An earlier start ---------------------------------------------------------------------------
@@ -335,7 +335,8 @@ class RunStarter:
         is_named = "run_id" in run or "response" in run
         if reports.has_begun and not is_named and not reports.run_id:
             self._log.warning(
-                "The run_id is unknown: it was lost with the response, or with the try that started "
+                "The run_id is unknown: it was lost with the response, or with the try that "
+                "started "
                 "it, and the run did not say it."
             )
         return run
@@ -367,7 +368,8 @@ class RunStarter:
             run = self._last.run(self._redactor(self._last))
             return RunFailedError("The run was told to stop.", run_id=run.get("run_id"))
         return UnidentifiedError(
-            "What the task recorded of its run while it waited is gone from Airflow's task state store."
+            "What the task recorded of its run while it waited is gone from Airflow's task state "
+            "store."
         )
 
     def _log_earlier(self) -> None:
@@ -456,7 +458,8 @@ class RunStarter:
             self._record.write_start(start)
             if not self._record.may_send(start, before):
                 raise NotSentError(
-                    f"{request.title} was not sent: Airflow no longer runs this try, or has lost its record."
+                    f"{request.title} was not sent: Airflow no longer runs this try, or has lost "
+                    "its record."
                 )
             run = self._retrier.send(self._send)
         except WorkflowAutomationError as error:
@@ -468,7 +471,8 @@ class RunStarter:
                 self._write_outcome("nothing")
             else:
                 self._log.warning(
-                    "Interrupted by %s while waiting for the response. A run may have been started.",
+                    "Interrupted by %s while waiting for the response. A run may have been "
+                    "started.",
                     type(error).__name__,
                 )
             raise
@@ -507,7 +511,8 @@ class RunStarter:
         self.has_sent = True
         if run.run_id is None:
             self._log.warning(
-                "Started a run, but the response has no run_id. Find it in the workflow's list of runs: %s",
+                "Started a run, but the response has no run_id. Find it in the workflow's list of "
+                "runs: %s",
                 one_line(run.run_link or json.dumps(run.response)),
             )
         else:
@@ -628,7 +633,8 @@ class RunStarter:
                 self._record.write_outcome(self._start, outcome)
             except Exception:
                 self._log.exception(
-                    "What the request ended in could not be recorded: a later try reports that a run "
+                    "What the request ended in could not be recorded: a later try reports that a "
+                    "run "
                     "may have been started."
                 )
                 if isinstance(error, Exception):

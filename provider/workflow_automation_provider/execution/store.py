@@ -118,7 +118,8 @@ class TaskRecord:
         self.set(_PROBE, {"try_number": self._ti.try_number})
         if self.get(_PROBE) is None and self.get(_PROBE) is None:
             raise RuntimeError(
-                "Airflow's task state store does not return what was just written to it, so what an "
+                "Airflow's task state store does not return what was just written to it, so what "
+                "an "
                 "earlier try did is unknown. If it started a run, its log names it."
             )
 
@@ -135,7 +136,8 @@ class TaskRecord:
                 _used = (self._ti, set())
                 if not self.outlives_try:
                     _log.warning(
-                        "Task state does not persist across tries before Airflow 3.3: a retry may start again what this "
+                        "Task state does not persist across tries before Airflow 3.3: a retry may "
+                        "start again what this "
                         "try has started, and uploads all files again."
                     )
             if entries in _used[1]:
@@ -144,6 +146,9 @@ class TaskRecord:
                     if self.name
                     else "The operator was already executed in this try of the task.",
                     consequence="Nothing was sent for its second use.",
-                    next_step="Give each start inside a task a name of its own that means the same in every try.",
+                    next_step=(
+                        "Give each start inside a task a name of its own that means the same in "
+                        "every try."
+                    ),
                 )
             _used[1].add(entries)

@@ -190,7 +190,8 @@ class Uploader:
         done = entry["confirmed"]
         if entry["digest"] != digest:
             self._log.warning(
-                "The files are not those that an earlier try uploaded in %d requests, or for another run, or the task was "
+                "The files are not those that an earlier try uploaded in %d requests, or for "
+                "another run, or the task was "
                 "cleared: sending all of them.",
                 done,
             )
@@ -213,7 +214,8 @@ class Uploader:
         except Exception:
             # The files are there: failing now would send them again.
             self._log.exception(
-                "The request was confirmed, but that could not be recorded: a retry would repeat it."
+                "The request was confirmed, but that could not be recorded: a retry would repeat "
+                "it."
             )
 
 

@@ -173,7 +173,8 @@ class CompletionWait:
         last = self._last_said(facts).isoformat(timespec="seconds")
         timeout = timedelta(seconds=facts.start.heartbeat_timeout or 0)
         return RunTimeoutError(
-            f"The run has said nothing since {last}, for longer than heartbeat_timeout ({timeout}).",
+            f"The run has said nothing since {last}, for longer than heartbeat_timeout "
+            f"({timeout}).",
             code=Code.RUN_SILENT,
             **self._ids(facts),
         )
@@ -190,7 +191,8 @@ class CompletionWait:
         return RunTimeoutError(
             f"No result was reported within completion_timeout ({timeout}). {self._said(facts)}",
             next_step=(
-                f"Look at {where}.\nIf its last step failed to call back, look at its error, and whether the "
+                f"Look at {where}.\nIf its last step failed to call back, look at its error, and "
+                "whether the "
                 f"service reaches Airflow{at}."
             ),
             **self._ids(facts),
@@ -201,7 +203,8 @@ class CompletionWait:
     def _suspend(self, facts: Facts, left: timedelta) -> NoReturn:
         if not self._is_resumed and self._record.max_tries == 0:
             self._log.warning(
-                "The task waits without retries: if anything fails while it looks at its run, it fails for good, "
+                "The task waits without retries: if anything fails while it looks at its run, it "
+                "fails for good, "
                 "whatever becomes of the run. Set retries=1 or more."
             )
         redactor = self._redactor_or_none(facts)
@@ -250,7 +253,8 @@ class CompletionWait:
                 ti.xcom_push(key=key, value=value)
         except Exception:
             self._log.warning(
-                "The run could not be pushed as an XCom: if the task is marked as success while it waits, the "
+                "The run could not be pushed as an XCom: if the task is marked as success while it "
+                "waits, the "
                 "next one does not get it.",
                 exc_info=True,
             )
@@ -277,8 +281,10 @@ class CompletionWait:
             self._push(facts, run)
         if self._expects_claim and not facts.reports.claim:
             self._log.warning(
-                "The run has not claimed its start: the flow has no first step that does. Wherever the outcome of "
-                "a start is unknown, another run is started, as with on_unknown_start='start_again'."
+                "The run has not claimed its start: the flow has no first step that does. Wherever "
+                "the outcome of "
+                "a start is unknown, another run is started, as with "
+                "on_unknown_start='start_again'."
             )
 
         message = redactor.text(end.message or "")

@@ -142,7 +142,8 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
     except ValueError as error:
         raise InvalidRequestError(
             f"{name}: {shown(url)} is not a URL that Airflow's object storage reads "
-            f"({reason(error, url)}): check its scheme, which cannot be http, https or ftp, and that the provider of the "
+            f"({reason(error, url)}): check its scheme, which cannot be http, https or ftp, and "
+            "that the provider of the "
             "store is installed.",
             next_step=_connection_hint(scheme, host),
         ) from None
@@ -150,7 +151,8 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
         if "@" in host:
             raise
         raise InvalidRequestError(
-            f"{name}: {shown(url)} names no connection, which its store needs ({reason(error, url)}).",
+            f"{name}: {shown(url)} names no connection, which its store needs "
+            f"({reason(error, url)}).",
             next_step=_connection_hint(scheme, host),
         ) from None
 
@@ -273,7 +275,8 @@ class Store:
         """Return what is below a prefix, or what a glob names, by key."""
         listed = _Pattern.parse(path, is_prefix=is_prefix)
         infos = self._list(listed)
-        self.fs.invalidate_cache()  # what was listed may be much, and all that is needed of it was taken
+        # What was listed may be much, and all that is needed of it was taken.
+        self.fs.invalidate_cache()
 
         if path in infos and not is_prefix:  # what looks like a pattern may be a key
             return [self._found(path, None, listed, infos[path])]

@@ -88,7 +88,8 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         super().__init__(**kwargs)
         if flow_id is None:
             raise ValueError(
-                "flow_id is None: pass an identifier, or leave it out for the flow of the connection."
+                "flow_id is None: pass an identifier, or leave it out for the flow of the "
+                "connection."
             )
         check_seconds("send_retry_timeout", send_retry_timeout, zero=True)
         # A template that renders to None must not be mistaken for an argument left out.
@@ -131,8 +132,12 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         try:
             if self.task_id != context["ti"].task_id:
                 raise InvalidRequestError(
-                    f"{type(self).__name__} {self.task_id!r} is executed inside the task {context['ti'].task_id!r}.",
-                    next_step=f"Make the operator a task of the DAG. Inside a task, {self._inside_a_task}.",
+                    f"{type(self).__name__} {self.task_id!r} is executed inside the task "
+                    f"{context['ti'].task_id!r}.",
+                    next_step=(
+                        "Make the operator a task of the DAG. Inside a task, "
+                        f"{self._inside_a_task}."
+                    ),
                 )
             result = self._run_once(context, is_resumed=is_resumed)
         except WorkflowAutomationError as error:

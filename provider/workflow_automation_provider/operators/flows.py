@@ -50,7 +50,8 @@ __all__ = ["TriggerFlowOperator", "UploadFilesOperator"]
 def _check_timeout(name: str, value: object, *, days: int) -> None:
     if not isinstance(value, timedelta) or not timedelta() < value <= timedelta(days=days):
         raise ValueError(
-            f"{name} is {value!r}: expected a timedelta of more than 0 and at most timedelta(days={days})."
+            f"{name} is {value!r}: expected a timedelta of more than 0 and at most "
+            f"timedelta(days={days})."
         )
 
 

@@ -45,7 +45,9 @@ class FlowOutput(PlainXComArg):
 
     def __str__(self) -> str:
         """Return the template of the part, for a text that contains it."""
-        return f"{super().__str__().removesuffix(' }}')}{''.join(f'[{part!r}]' for part in self.path)} }}}}"
+        reference = super().__str__().removesuffix(" }}")
+        path = "".join(f"[{part!r}]" for part in self.path)
+        return f"{reference}{path} }}}}"
 
     def resolve(self, context: Mapping[str, Any]) -> Any:
         """
@@ -86,12 +88,15 @@ def check_key(operator: Operator, key: object) -> None:
     """Raise a ValueError if no start has this key in its result."""
     if key == "result" and not getattr(operator, "wait_for_completion", True):
         raise ValueError(
-            f"The output of task {operator.task_id} has no 'result' without wait_for_completion=True."
+            f"The output of task {operator.task_id} has no 'result' without "
+            "wait_for_completion=True."
         )
     if key not in KEYS:
         raise ValueError(
-            f"The output of task {operator.task_id} has no {key!r}; expected one of {', '.join(KEYS)}. A field of what the "
-            f"flow returned is output['result'][{key!r}]; of @task.trigger_flow and mapped tasks, a later task takes "
+            f"The output of task {operator.task_id} has no {key!r}; expected one of "
+            f"{', '.join(KEYS)}. A field of what the "
+            f"flow returned is output['result'][{key!r}]; of @task.trigger_flow and mapped tasks, "
+            "a later task takes "
             "output['result'], and chooses the field itself."
         )
 

@@ -78,7 +78,8 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         for name, limit in limits.items():
             if limit is not None and not is_limit(limit):
                 raise ValueError(
-                    f"{name} is {limit!r}: expected a whole number of 1 or more, or None for no limit."
+                    f"{name} is {limit!r}: expected a whole number of 1 or more, or None for no "
+                    "limit."
                 )
         if file_format is not None:
             check_file_format(file_format)
@@ -123,13 +124,16 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         if isinstance(self.run_id, Sequence) and not isinstance(self.run_id, str):
             raise InvalidRequestError(
                 "run_id holds several results.",
-                next_step="Map the upload: UploadFilesOperator.partial(…).expand(run_id=trigger.output).",
+                next_step=(
+                    "Map the upload: UploadFilesOperator.partial(…).expand(run_id=trigger.output)."
+                ),
             )
         if not isinstance(self.run_id, Mapping):
             return rendered("run_id", self.run_id), flow_id
         if self.run_id.get("run_id") is None:
             raise InvalidRequestError(
-                "run_id is the result of a trigger that has no run_id: the service's response had none.",
+                "run_id is the result of a trigger that has no run_id: the service's response had "
+                "none.",
                 next_step="Find the run in the workflow's list of runs.",
             )
         return rendered("run_id", self.run_id["run_id"]), flow_id or self.run_id.get("flow_id")

@@ -5,9 +5,9 @@ It needs no login: the token in the URL is all that counts. With it, a run can c
 start, ask whether it is still wanted, say how far it is and how it ended, and nothing else. Checks
 are in this order, so that nobody learns more, and strangers cost little:
 
-======  ====================================================================================================
+======  ==========================================================================================
 Status  When
-======  ====================================================================================================
+======  ==========================================================================================
 404     the path is not that of the endpoint
 405     the method is not POST: scanners and previews follow a link by GET
 404     there is no token, or it is malformed
@@ -15,11 +15,11 @@ Status  When
 413     the body is larger than ``MAX_BODY``: it is read no further
 408     the body is not complete after 10 seconds
 400     the body is not what a flow may say
-404     the run is not wanted: the task has ended, was cleared, or has another run; the run should stop
+404     the run is not wanted: the task has ended, was cleared, or has another run; it should stop
 409     the run has said another end: the response says when
 200     the run should go on, or its end is stored; a repeat gets the same
-503     the task is deciding, the database is locked or cannot be reached, or too much is pending: call again
-======  ====================================================================================================
+503     the task is deciding, the database is locked or gone, or too much is pending: call again
+======  ==========================================================================================
 
 The body is read once the token is known, and parsed off the event loop: a caller without a token
 costs two queries by primary key. No transaction is open while a slow client sends. A token that was

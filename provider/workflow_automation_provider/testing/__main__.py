@@ -92,7 +92,8 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="VALUE[:FLOW_ID]",
-        help=f"an API key and its flow, {DEMO_FLOW_ID} if none is given (default: {DEMO_KEY.value}:{DEMO_FLOW_ID}); "
+        help=f"an API key and its flow, {DEMO_FLOW_ID} if none is given "
+        f"(default: {DEMO_KEY.value}:{DEMO_FLOW_ID}); "
         "may be repeated",
     )
     add(
@@ -109,7 +110,8 @@ def _parser() -> argparse.ArgumentParser:
         const="{}",
         default=[],
         metavar="JSON",
-        help="have each run call the URL in its input callback_url, as a JSON object of options such as "
+        help="have each run call the URL in its input callback_url, as a JSON object of options "
+        "such as "
         '{"result": {"rows": 3}, "delay": 5} (without one: at once, with success); may be repeated',
     )
     return parser

@@ -217,7 +217,9 @@ def _check_connection(conn_id: str, host: str) -> None:
     sdk = importlib.import_module("airflow.providers.common.compat.sdk")
     if sdk.BaseHook.get_connection(conn_id).host != host:
         pytest.fail(
-            f"Airflow reads the connection {conn_id!r} from a secrets backend, not from the environment, so the test "
-            f"could reach a real service. Set {' and '.join(_BACKENDS)} to an empty value before Airflow is imported.",
+            f"Airflow reads the connection {conn_id!r} from a secrets backend, not from the "
+            "environment, so the test "
+            f"could reach a real service. Set {' and '.join(_BACKENDS)} to an empty value before "
+            "Airflow is imported.",
             pytrace=False,
         )

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing._server.server import BackgroundServer
     from workflow_automation_provider.testing.journal import Run, Upload
 
-_INSTALL = "The local service needs the testing extra: pip install 'airflow-provider-workflow-automation[testing]'"
+_INSTALL = (
+    "The local service needs the testing extra: "
+    "pip install 'airflow-provider-workflow-automation[testing]'"
+)
 
 
 def _url(value: str) -> str:
@@ -202,7 +205,8 @@ class LocalService(_Server):
             key = next(iter(self.keys), None)
         elif key not in self.keys:
             raise ValueError(
-                f"The service does not accept {key!r}: pass one of the keys of the service, as a Key"
+                f"The service does not accept {key!r}: pass one of the keys of the service, as a "
+                "Key"
             )
         extras: dict[str, Any] = {} if key is None else {"flow_id": key.flow_id}
         if urlsplit(self.url).scheme == "http" and not _is_loopback(

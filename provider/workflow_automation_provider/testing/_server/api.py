@@ -4,9 +4,9 @@ The three operations as an ASGI application: receive, judge, apply a fault, jour
 From the interface: the paths, the shapes of the bodies, and 400 for an invalid body of a trigger by
 path. **Not shown by the interface, chosen here**, because a local service has to return something:
 
-====== ====================================================================================================
+====== =============================================================================================
 Status When
-====== ====================================================================================================
+====== =============================================================================================
 400    the body of a trigger by key or of an upload is not exactly the documented object
 401    the key is missing or unknown
 403    the key has started its maximum number of runs, or belongs to another flow
@@ -14,7 +14,7 @@ Status When
 405    the method is not POST
 413    the inputs are larger than 64 MiB
 415    the Content-Type is not ``application/json``
-====== ====================================================================================================
+====== =============================================================================================
 
 Error bodies are ``{"error": "…"}``, which is a choice made here as well.
 """

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 _HOST = re.compile(r"(\[[^\[\]]+\]|[^\[\]:]+)(?::[0-9]+)?")
 _EVERY_ADDRESS = {"", "0.0.0.0", "::"}  # noqa: S104 - only compared
 _FOREIGN = (
-    "the Host header is not localhost, a loopback address or the address that this service listens on; "
+    "the Host header is not localhost, a loopback address or the address that this service listens "
+    "on; "
     "web pages are kept out this way. Use one of these, or start the service with public_url "
     "(--public-url) set to the URL that clients use"
 )

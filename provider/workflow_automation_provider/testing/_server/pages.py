@@ -74,7 +74,8 @@ def _callback(callback: SentCallback) -> str:
     response = callback.error or f"{callback.status} {callback.response}"
     attempts = f"{callback.attempts} attempt{'' if callback.attempts == 1 else 's'}"
     return (
-        f"<p>POST {_text(callback.url)}<br>{_text(response)} ({attempts}) at {_time(callback.at)}</p>"
+        f"<p>POST {_text(callback.url)}<br>{_text(response)} ({attempts}) at "
+        f"{_time(callback.at)}</p>"
         f"{_json(callback.body)}"
     )
 

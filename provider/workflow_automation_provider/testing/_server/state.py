@@ -55,7 +55,10 @@ class State:
         except BaseException as error:
             os.close(self._fd)
             if isinstance(error, BlockingIOError):
-                text = f"Another service is writing the journal {journal.path}; stop it, or use another file"
+                text = (
+                    f"Another service is writing the journal {journal.path}; stop it, or use "
+                    "another file"
+                )
                 raise JournalError(text) from error
             raise
 
