@@ -65,8 +65,8 @@ def choose_proxy(written: str | None, base_url: str) -> Proxy | None:
 def unusable_proxy(proxy: Proxy) -> InvalidRequestError:
     """Return the error for a URL that is not valid, without it: it may contain a password."""
     return InvalidRequestError(
-        f"The URL of {proxy.origin} is not usable: expected one such as {_PROXY_EXAMPLE} "
-        "(socks5:// requires the package httpx[socks])."
+        f"The URL of {proxy.origin} is not usable: expected one such as {_PROXY_EXAMPLE}, "
+        "without a path (socks5:// requires the package httpx[socks])."
     )
 
 
@@ -83,7 +83,7 @@ def _proxy_of_environment(base_url: str) -> Proxy | None:
     proxies = getproxies()
     kind = parts.scheme if proxies.get(parts.scheme) else "all"
     url = proxies.get(kind)
-    if not url or _is_direct(parts, proxies.get("no", "")):
+    if not url or url.strip().lower() == DIRECT or _is_direct(parts, proxies.get("no", "")):
         return None
     return Proxy(proxy_url(url), f"the proxy from the environment ({kind.upper()}_PROXY)")
 

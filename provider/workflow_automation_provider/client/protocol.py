@@ -175,11 +175,11 @@ def check_no_operation(base_url: str) -> None:
     :param base_url: as :func:`parse_base_url` returns it
     :raises InvalidRequestError: if it is, with what it should be
     """
-    found = _OPERATION_PATH.search(base_url)
+    found = _OPERATION_PATH.search(urlsplit(base_url).path)
     if found:
         raise InvalidRequestError(
             f"The base URL ends in {found[0]}, which is the path of an operation: "
-            f"expected {base_url[: found.start()]}, to which the provider adds that path."
+            f"expected {base_url.removesuffix(found[0])}, to which the provider adds that path."
         )
 
 

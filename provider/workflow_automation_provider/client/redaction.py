@@ -47,7 +47,8 @@ _ESCAPE = re.compile(
 
 # Credentials in URLs: a password, and a query, which may be signed. In a location that is no web
 # address, a question mark without a name and ``=`` after it belongs to a glob.
-_USER = re.compile(r"://[^\s/:@]*+:(?!\d++/)")
+_USER = re.compile(r"://([^\s/:]*+):")
+_PORT = re.compile(r"\d++/")
 _WEB_ADDRESS = re.compile(r"\bhttps?://", re.IGNORECASE)
 _NAMED_QUERY = re.compile(r"\?(?=[\w.~-]+=)")
 _AROUND_URL = "\"'`)>],.;:"
@@ -153,6 +154,10 @@ def _password(word: str) -> str:
     """Return the password in a URL, empty if there is none."""
     user = _USER.search(word)
     if user is None:
+        return ""
+    # A store's URL begins with the name of a connection; what has a port is a host.
+    is_host = "." in user[1] or _WEB_ADDRESS.search(word) is not None
+    if is_host and "@" not in user[1] and _PORT.match(word, user.end()):
         return ""
     return word[user.end() : max(word.rfind("@"), user.end())]
 

@@ -371,23 +371,53 @@ def _decompressed(response: Response) -> Response:
     if "deflate" in _coding(response):
         formats.append(_BARE_DEFLATE)
     for wbits in formats:
-        decoder = zlib.decompressobj(wbits)
-        try:
-            decoded = decoder.decompress(body, RESPONSE_LIMIT)
-        except zlib.error:
+        decoded = _members(body, wbits)
+        if decoded is None:
             continue
-        if decoder.unconsumed_tail:
+        if len(decoded) > RESPONSE_LIMIT:
             limit = f"the limit is {RESPONSE_LIMIT // 1024} KiB"
             return response._replace(error=httpcore.ReadError(limit))
-        is_whole = decoder.eof and not decoder.unused_data  # a text may begin like one
-        if is_whole:
-            return response._replace(body=decoded)
+        return response._replace(body=decoded)
     return response
+
+
+def _members(body: bytes, wbits: int) -> bytes | None:
+    """Return what is compressed, up to the limit and one byte; None if it is not whole."""
+    decoded = b""
+    while body.strip(b"\0"):
+        decoder = zlib.decompressobj(wbits)
+        try:
+            decoded += decoder.decompress(body, RESPONSE_LIMIT + 1 - len(decoded))
+        except zlib.error:
+            return None
+        if len(decoded) > RESPONSE_LIMIT:
+            break
+        if not decoder.eof:
+            return None
+        body = decoder.unused_data
+    return decoded
+
+
+def _parsed(body: bytes) -> Any:
+    """
+    Return the value of JSON; an integer that Python would not read stays text.
+
+    :raises ValueError: if it is not JSON
+    :raises RecursionError: if it is nested too deeply
+    """
+    return json.loads(body, parse_int=_integer)
+
+
+def _integer(digits: str) -> int | str:
+    try:
+        return int(digits)
+    except ValueError:
+        return digits
 
 
 def _is_json(body: bytes) -> bool:
     try:
-        json.loads(body)
+        _parsed(body)
     except (ValueError, RecursionError):
         return False
     return True
@@ -415,7 +445,7 @@ def _may_name_a_run(response: Response) -> bool:
     if response.error:
         return True
     try:
-        document = json.loads(response.body)
+        document = _parsed(response.body)
     except (ValueError, RecursionError):
         return b"run_id" in response.body
     return isinstance(document, dict) and document.get("run_id") is not None
@@ -458,18 +488,26 @@ def _read_json(response: Response, redact: Redactor) -> Any:
 
     :raises ValueError: if it has none
     """
-    if response.error:
+    if response.error and not _is_whole_object(response.body):
         raise ValueError(_cut_off(response, response.error, redact))
     if not response.body.strip():
         raise ValueError("it is empty")
     try:
-        return json.loads(response.body)
+        return _parsed(response.body)
     except RecursionError as error:
         raise ValueError(str(error)) from None
     except ValueError:
         coding = _coding(response)
         declared = f", and has the Content-Encoding {coding!a}" if coding else ""
         raise ValueError(f"it is not JSON{declared}") from None
+
+
+def _is_whole_object(body: bytes) -> bool:
+    """Return whether a body is an object to its closing brace, also if more was announced."""
+    try:
+        return isinstance(_parsed(body), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _run_id(value: object, redact: Redactor) -> tuple[str | None, str]:

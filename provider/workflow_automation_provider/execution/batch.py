@@ -124,6 +124,7 @@ class BatchStarter:
         self.max_concurrency = max_concurrency
         self.fails_if_rejected = fails_if_rejected
         self.output_path = output_path
+        self._has_key = key is not None
         self._log = retrier.log
         self._source = BatchSource(
             batch, flow_id, key, redact=lambda text: hook.get_conn().redact(text)
@@ -195,6 +196,8 @@ class BatchStarter:
         :raises WorkflowAutomationError: if an item cannot be sent, or has changed
         """
         self.record.read()
+        if self._has_key:
+            self.hook.get_conn()  # each key is searched for secrets
         missing = self.record.check(self._source)
         counts = self.record.counts
         self._left = counts["remaining"]

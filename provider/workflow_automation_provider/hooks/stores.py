@@ -410,7 +410,7 @@ def found_file(location: str, size: Any, kind: type[File] = File, **how: Any) ->
     """Return a file; its name is that of its location."""
     name = location.rstrip("/").rpartition("/")[2]
     try:
-        name.encode()
+        f"{name}{how.get('path') or ''}".encode()
     except UnicodeEncodeError:
         raise InvalidRequestError(
             f"{location!r} has a name that is not UTF-8: rename it."
@@ -642,7 +642,8 @@ def check_writable(fs: Any, key: str) -> None:
         if _is_local(fs):
             _check_replaceable(Path(key))
 
-    probe = _beside(key)
+    # A right to write may end at how the name begins.
+    probe = f"{key}.probe-{secrets.token_hex(8)}"
     in_time(fs.pipe_file, probe, b"")
     with contextlib.suppress(Exception):  # who may write need not be allowed to remove
         in_time(fs.rm_file, probe)
