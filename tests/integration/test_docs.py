@@ -191,7 +191,7 @@ def test_the_template_for_the_day_needs_no_logical_date(run_block, service, capf
     (run,) = run_block(text, logical_date=None)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", run.inputs["region"])
     assert len(service.uploads) == 1
-    (line,) = re.findall(r'"(If this is the last line.+?)"', " ".join(PROMISES.read_text().split()))
+    (line,) = re.findall(r'"(If the log ends here.+?)"', " ".join(PROMISES.read_text().split()))
     logged = capfd.readouterr().out
     assert logged.index(line) < logged.index("Started run ")
 

@@ -8,4 +8,4 @@ MAYBE_STARTED = Code.START_UNKNOWN.consequence.partition(":")[0]
 WAS_STARTED = Code.UNIDENTIFIED.consequence.partition(",")[0]
 
 # What the log of each try says beforehand, for one that cannot say anything afterwards.
-ASKING = "If this is the last line"
+ASKING = "If the log ends here"

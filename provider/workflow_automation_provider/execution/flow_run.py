@@ -29,7 +29,12 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution.callback import PATH, digest_of, new_token
 from workflow_automation_provider.execution.ledger import StartOptions
 from workflow_automation_provider.execution.record import StartRecord
-from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter, redactor_for
+from workflow_automation_provider.execution.start import (
+    OnUnknownStart,
+    RunStarter,
+    redactor_for,
+    redactor_of,
+)
 from workflow_automation_provider.execution.wait import CompletionWait, usable_connection
 
 if TYPE_CHECKING:
@@ -42,6 +47,9 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.upload import Uploader
     from workflow_automation_provider.hooks.sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+# What is copied with another URL of Airflow.
+_NO_BASE = (PATH, PATH.rpartition("/")[0], "/api/v2")
 
 _BACKEND = "airflow.state.metastore.MetastoreBackend"
 
@@ -80,7 +88,15 @@ def _base_url(hook: WorkflowAutomationHook) -> str:
                 name=name,
                 example=CALLBACK_EXAMPLE,
             )
+        for end in _NO_BASE:
+            if base.endswith(end):
+                raise InvalidRequestError(
+                    f"{name} ends in {end}: expected {base.removesuffix(end)}, to which the "
+                    "provider adds the path."
+                )
         host = urlsplit(base).hostname or ""
+        if host.lower() == "none":
+            raise InvalidRequestError(f"{name} is the text of None.")
         if is_loopback(host) and not is_loopback(urlsplit(hook.get_conn().base_url).hostname or ""):
             raise InvalidRequestError(
                 f"{name} is {host}, which only this machine reaches: the flow could not call back."
@@ -282,11 +298,9 @@ class FlowRun:
         if end and end.status == "failed":
             self._retrier.log.warning("The run has failed: no files are uploaded.")
             return
-        if end and not self.starter.has_sent:
-            self._retrier.log.warning(
-                "The run has ended: files that an earlier try has not uploaded are left out."
-            )
-            return
+        run_id = facts.run(redactor_of(self._hook, facts.start.conn_id)).get("run_id")
+        if end and run_id and self._uploads.is_complete(run_id):
+            return  # the files may be gone by now
         if self._is_other_connection(facts):
             raise ConnectionUnusableError(
                 f"workflow_automation_conn_id is {self._hook.workflow_automation_conn_id!r}, and "

@@ -491,7 +491,7 @@ class RunStarter:
         if start.callback_url:
             self._log.info("Its run calls Airflow at %s.", start.callback_url)
         self._log.info(
-            "If this is the last line, the task was killed: a run may have been started."
+            "If the log ends here, the task was killed, and a run may have been started."
         )
 
     def _send(self) -> Run:

@@ -121,6 +121,13 @@ class Uploader:
         self.elements = resolve(self.files)
         self._requests("0", flow_id)  # in place of the run
 
+    def is_complete(self, run_id: str) -> bool:
+        """Return whether an earlier try has uploaded all files of a run."""
+        entry = self._record.find(UPLOAD_KEY)
+        if entry is None or entry.get("run_id") != run_id:
+            return False
+        return bool(entry["confirmed"] == entry.get("requests"))
+
     def upload(self, run_id: object, flow_id: str | None) -> UploadResult:
         """
         Upload the missing files, request by request.
@@ -152,7 +159,8 @@ class Uploader:
         for number, request in enumerate(requests[done:], start=done + 1):
             response = self._send(request, progress)[:_KEPT_RESPONSE]
             responses = [*responses, response][:_KEPT_REQUESTS]
-            self._confirm({"digest": digest, "confirmed": number, "responses": responses})
+            entry = {"digest": digest, "confirmed": number, "responses": responses}
+            self._confirm({**entry, "run_id": run_id, "requests": len(requests)})
             if number == len(requests) or progress.is_due():
                 what = "Request %d of %d confirmed. The service said: %s"
                 self._log.info(what, number, len(requests), one_line(response))

@@ -289,6 +289,8 @@ class CompletionWait:
 
         message = redactor.text(end.message or "")
         result = _redacted(end.result, redactor)
+        if result is not end.result:
+            self._log.warning("The result is %s", result)
         if end.status == "failed":
             failed, words = "The flow said that the run failed", quoted(message)
             raise RunFailedError(

@@ -74,7 +74,7 @@ _PENDING = threading.BoundedSemaphore(64)
 _T = TypeVar("_T")
 
 _RESPONSES: dict[Verdict, tuple[int, str]] = {
-    Verdict.STOP: (404, "No task wants this run: stop."),
+    Verdict.STOP: (404, "No task wants this run, or it lacks the run_id of its first step: stop."),
     Verdict.GO_ON: (200, "The run has the task: go on."),
     Verdict.END: (200, "The answer is stored."),
     Verdict.WAIT: (503, "The task is deciding: call again."),

@@ -14,7 +14,11 @@ from pathlib import Path
 import httpcore
 import msgspec
 import pytest
-from airflow.sdk.serde import deserialize, serialize
+
+try:
+    from airflow.sdk.serde import deserialize, serialize
+except ImportError:  # Airflow before 3.2
+    from airflow.serialization.serde import deserialize, serialize
 from hypothesis import example, given
 from hypothesis import strategies as st
 

@@ -387,7 +387,7 @@ def test_a_connection_that_breaks_while_the_task_waits_ends_nothing(
     """
     task = parked()
     if is_claimed:
-        assert task.flow.says("started", run_id="77") == 200
+        assert task.flow.says("started", run_id="the-claimer") == 200
     works = broken(monkeypatch, how)
     task.try_()
     task.lose(task.last)
@@ -395,12 +395,12 @@ def test_a_connection_that_breaks_while_the_task_waits_ends_nothing(
     task.try_()
     own = {} if is_claimed else {"run_id": task.flow.runs[0].run_id}
     assert (task.state, triggers(task)) == ("awaiting_input", 1)
-    assert "77" not in task.last.said
+    assert "the-claimer" not in task.last.said
     monkeypatch.setenv(CONNECTION, works)
     task.try_()
-    assert task.xcoms["run_id"] == ({"run_id": "77"} if is_claimed else own)["run_id"]
-    assert task.flow.says("success", run_id="77" if is_claimed else None) == 200
-    assert task.try_().result["run_id"] == ("77" if is_claimed else own["run_id"])
+    assert task.xcoms["run_id"] == ({"run_id": "the-claimer"} if is_claimed else own)["run_id"]
+    assert task.flow.says("success", run_id="the-claimer" if is_claimed else None) == 200
+    assert task.try_().result["run_id"] == ("the-claimer" if is_claimed else own["run_id"])
 
 
 @pytest.mark.parametrize("options", [{}, {"files": FILES}])
@@ -540,6 +540,7 @@ class TestRedaction:
         assert task.flow.says(status, run_id=own, **said) == 200
         ended = task.try_()
         assert (ended.result or vars(ended.error))["result"] == WITHHELD
+        assert f"The result is {WITHHELD}" in ended.log
         assert KEY.value not in ended.said + str(task.xcoms)
         assert nowhere(task, url.rpartition("token=")[2])
 
@@ -586,6 +587,12 @@ class TestUrl:
             "http://127.0.0.1:1/team/workflow-automation/callback?token="
         )
 
+    @pytest.mark.parametrize("end", [callback.PATH, "/workflow-automation", "/api/v2"])
+    def test_is_not_that_of_the_endpoint_itself(self, world, end):
+        task = world(waits(), callback_base_url=f"http://127.0.0.1:1{end}")
+        assert "expected http://127.0.0.1:1," in str(task.try_().error)
+        assert triggers(task) == 0
+
     def test_has_the_name_that_the_task_gives_it(self, world):
         operator = waits(callback_input="report_to", inputs=MappingProxyType({"b": 2}))
         task = world(operator)
@@ -598,6 +605,14 @@ class TestUrl:
 
 
 class TestFiles:
+    def test_a_run_that_ends_before_they_are_uploaded_gets_them_in_a_retry(self, world):
+        task = world(waits(files=FILES))
+        task.faults.add("busy", operation="upload")
+        task.try_(after_sending(lambda: task.flow.says("success", run_id=True, result=1)))
+        assert (task.state, uploads(task)) == ("up_for_retry", 1)
+        task.try_()
+        assert (task.state, uploads(task), triggers(task)) == ("success", 2, 1)
+
     def test_are_uploaded_before_the_wait_and_once(self, parked):
         task = parked(files=[*FILES, {"name": "b"}])
         task.try_()
