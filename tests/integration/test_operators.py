@@ -236,6 +236,7 @@ def test_a_field_of_the_result_is_passed_on(
     assert "['result']['files'] of task first" in str(error)
 
 
+@pytest.mark.since_3_3
 def test_a_field_of_a_result_that_is_text(
     run_dag, service, workflow_automation_callback_base_url, task_errors
 ):

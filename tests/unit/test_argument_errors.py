@@ -215,7 +215,7 @@ def batches(folder: Path) -> Iterator[object]:
         f'{{{pair}, "b": NaN}}',
         f'{{{pair}, "b": "\\ud800"}}',
         "[" * 100_000,
-        f"{{{pair}\n{{{pair}, }}\n7",
+        f"{{{pair}\n{{{pair} x}}\n7",
         f"customer,{SECRET}",
         f"[\n{{{pair}}}\n]",
         f'{{"\ufeff{pair[1:]}}}',

@@ -181,15 +181,15 @@ def test_the_byte_order_mark_of_a_csv_is_refused_by_name(tmp_path, is_file):
 
 def test_the_first_bad_lines_are_named_at_once(tmp_path):
     path = tmp_path / "batch.jsonl"
-    bad = [b'{"a": 1,}', b'{"a": "\xe9"}', b" 7", b'{"a": 1, "a": 2}', b'{"a": NaN}']
+    bad = [b'{"a": x}', b'{"a": "\xe9"}', b" 7", b'{"a": 1, "a": 2}', b'{"a": NaN}']
     lines = [b'{"a": 0}', *bad, b"", *([b'{"a"'] * 30)]
     path.write_bytes(b"\n".join(lines))
     with pytest.raises(InvalidRequestError) as caught:
         read(str(path))
-    assert f"batch[1] (line 2, column 9 of '{path}') is not JSON" in caught.value.message
+    assert f"batch[1] (line 2, column 7 of '{path}') is not JSON" in caught.value.message
     found = re.findall(r"batch\[(\d+)\] \((line [^)]*) of ", str(caught.value))
     assert found[:6] == [
-        ("1", "line 2, column 9"),
+        ("1", "line 2, column 7"),
         ("2", "line 3, column 8"),
         ("3", "line 4, column 2"),
         ("4", "line 5"),
