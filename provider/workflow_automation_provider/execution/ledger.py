@@ -97,7 +97,7 @@ def run_key(token: str) -> str:
 
 
 def message_key(token: str) -> str:
-    """Return the key of the entry with a run's last word, from the hash of its token."""
+    """Return the key of the entry with a run's last message, from the hash of its token."""
     return f"{PREFIX}message/{token}"
 
 
@@ -309,7 +309,7 @@ NO_REPORTS = RunReports()
 
 class LastMessage(NamedTuple):
     """
-    The last word of a run that works: it decides nothing but whether the run is silent.
+    The last message of a run that works: it decides nothing but whether the run is silent.
 
     :param at: when the run last said that it was running, None if it never did
     :param refused_at: when a call was last refused for its form, None if none was

@@ -146,7 +146,7 @@ class SendRetrier:
         self.log.warning("%s %s Retrying in %.1f s.", error.reason, error.consequence, seconds)
 
     def log_tries(self, attempts: int, seconds: float) -> None:
-        """Log how many attempts were made in vain, if they were several."""
+        """Log how many attempts failed, if there were several."""
         if attempts > 1:
             self.log.warning(
                 "Tried %d times in %.0f s (send_retry_timeout: %g s).",
