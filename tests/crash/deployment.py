@@ -94,7 +94,7 @@ class Deployment(Airflow):
         """
         Have Airflow miss the heartbeats of a task's process now.
 
-        Those of a supervisor that was killed or revoked.
+        Those of a supervisor that was killed or frozen.
         """
         runs = "pid = ? AND state IN ('running', 'restarting')"
         self._update("last_heartbeat_at", runs, OLD_HEARTBEAT, pid)
@@ -132,7 +132,7 @@ class Deployment(Airflow):
             # The keys end with numbers of the same length. A kill may leave the probe behind.
             query = (
                 f"SELECT {index}, value FROM task_state_store WHERE dag_id = ? AND run_id = ? "
-                "AND task_id = 'trigger' AND instr(key, '_probe/') = 0 ORDER BY key"
+                "AND task_id = 'trigger' AND instr(key, '_probe') = 0 ORDER BY key"
             )
             found: dict[int, list[dict[str, Any]]] = {}
             for number, value in database.execute(query, (dag_id, run_id)):

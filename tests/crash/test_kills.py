@@ -1,5 +1,5 @@
 """
-kill -9 of a task, of its supervisor, of both, and a try that is revoked.
+kill -9 of a task, of its supervisor, of both, and a try that is frozen.
 
 Never a second run, and none that nobody knows of.
 

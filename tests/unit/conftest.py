@@ -68,9 +68,8 @@ class StateStore:
         self._requests = requests
 
     def get(self, key, default=None):
-        name = key.partition("/")[0] if "_probe/" in key else key
-        if name in self.lost:
-            self.lost.remove(name)
+        if key in self.lost:
+            self.lost.remove(key)
             return default
         return copy.deepcopy(self.entries.get(key, default))
 

@@ -268,7 +268,7 @@ def _last_by_name(starts: list[re.Match[str]], try_number: int) -> dict[str | No
 
 _TOKEN = re.compile("[0-9a-f]{64}")
 # Of the last two, the modules would import the client, which the API server does not need.
-_WRITTEN = (START, OUTCOME, BATCH, f"{PREFIX}upload", f"{PREFIX}probe/")
+_WRITTEN = (START, OUTCOME, BATCH, f"{PREFIX}upload", f"{PREFIX}probe")
 _NAMES = 200
 """How many names of starts a mistyped key is compared with."""
 _SIMILAR = 0.85

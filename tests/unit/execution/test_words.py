@@ -142,7 +142,7 @@ def in_world(operator, *steps, struck_by=None):
         # Whether the store is probed differs between Airflow's versions.
         tries.left = lambda: (
             len(task.requests),
-            sum("_probe/" not in key for key in task.rows.entries),
+            sum(not key.endswith("_probe") for key in task.rows.entries),
         )
         task.faults.add(struck_by) if struck_by else None
         task.try_()
