@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
+import importlib
 import json
 import re
 import zlib
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
+from typing import Any
 
 import httpcore
 import msgspec
 import pytest
-
-try:
-    from airflow.sdk.serde import deserialize, serialize
-except ImportError:  # Airflow before 3.2
-    from airflow.serialization.serde import deserialize, serialize
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -45,6 +43,15 @@ from . import conftest
 from .conftest import check
 from .forms import FORMS, nowhere
 
+
+def _serde() -> Any:
+    """Return Airflow's serializer of XComs, which has moved in 3.2."""
+    with contextlib.suppress(ImportError):
+        return importlib.import_module("airflow.sdk.serde")
+    return importlib.import_module("airflow.serialization.serde")
+
+
+SERDE = _serde()
 KEY = "wak-Zq7xK9Tbw2"
 NOT_TEXT = "(not shown: it is neither JSON nor plain text)"
 CUT_OFF = httpcore.ReadError("The cable broke.")
@@ -468,7 +475,7 @@ def test_any_response_is_kept_as_airflow_stores_it(document, depth):
     for _ in range(depth):
         document = [document]
     kept = run_of(document, operation=BY_KEY).response
-    assert deserialize(json.loads(json.dumps(serialize(kept)))) == kept
+    assert SERDE.deserialize(json.loads(json.dumps(SERDE.serialize(kept)))) == kept
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(kept)) == kept
     json.dumps(kept, allow_nan=False, ensure_ascii=False).encode()
     if isinstance(kept, str) and not isinstance(document, str):
