@@ -10,6 +10,7 @@ import pytest
 
 from raw_server import Server
 from workflow_automation_provider.client import protocol
+from workflow_automation_provider.client.files import upload_bodies
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.hooks.sources import resolve
@@ -33,9 +34,6 @@ def respond(request):
         return client.send(client.checked(protocol.trigger_request(server.url, {"a": {}}, "flow")))
 
     return send
-
-
-# 1 ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -63,11 +61,10 @@ def test_a_folder_that_is_not_utf_8_is_refused_where_its_path_is_sent(tmp_path):
     os.mkdir(folder)  # noqa: PTH102
     with open(folder + b"/data.csv", "wb") as file:  # noqa: PTH123
         file.write(b"x")
+    found = resolve(f"{tmp_path}/**/data.csv")
+    upload_bodies("flow", "1", found, "name")
     with pytest.raises(InvalidRequestError, match="UTF-8"):
-        resolve(f"{tmp_path}/**/data.csv")
-
-
-# 2 ------------------------------------------------------------------------------------------------
+        upload_bodies("flow", "1", found, "path")
 
 
 @pytest.mark.parametrize("host", ["https://flows", "https://trigger", "https://public/upload"])
@@ -103,9 +100,6 @@ def test_an_output_may_be_all_that_one_may_write(batch, service, bucket, monkeyp
     monkeypatch.setattr(s3fs.S3FileSystem, "_pipe_file", allowed)
     batch([{"n": 1}], output_path=bucket.url("reports/runs.jsonl"))
     assert len(service.runs) == 1
-
-
-# 3 ------------------------------------------------------------------------------------------------
 
 
 def test_an_error_of_the_connection_is_said_once(batch, service, monkeypatch):

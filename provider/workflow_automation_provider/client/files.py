@@ -243,8 +243,24 @@ def _described(file: File, word: str) -> str | int:
     if word == "content_type":
         return media_type_of(file)
     if word == "path":
-        return path_of(file)
+        return _sendable_path(file)
     return file.name
+
+
+def _sendable_path(file: File) -> str:
+    """
+    Return the path of a file.
+
+    :raises InvalidRequestError: if the folders of one that was found are not UTF-8
+    """
+    path = path_of(file)
+    try:
+        (file.path or "").encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(
+            f"{path!r} is not UTF-8, and the file format sends the path: rename the folder."
+        ) from None
+    return path
 
 
 def media_type_of(file: File) -> str:

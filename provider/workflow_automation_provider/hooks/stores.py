@@ -410,7 +410,7 @@ def found_file(location: str, size: Any, kind: type[File] = File, **how: Any) ->
     """Return a file; its name is that of its location."""
     name = location.rstrip("/").rpartition("/")[2]
     try:
-        f"{name}{how.get('path') or ''}".encode()
+        name.encode()
     except UnicodeEncodeError:
         raise InvalidRequestError(
             f"{location!r} has a name that is not UTF-8: rename it."
