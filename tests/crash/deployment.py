@@ -40,7 +40,7 @@ class Deployment(Airflow):
     """
     Airflow's processes, with a gate before the api-server, which has several workers.
 
-    And is below a path.
+    It is below a path.
 
     :param home: the folder for all that it writes
     :param connections: connection ids, and the connections as JSON values

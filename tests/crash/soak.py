@@ -232,7 +232,7 @@ class Soak:
         """
         Tell whether the service works on no request.
 
-        And each claiming run is past its first step, or stopped there.
+        Each claiming run is then past its first step, or stopped there.
         """
         journal, service = self.service.journal, self.service
         struck = sum(

@@ -57,7 +57,7 @@ def test_trigger_upload_mapped(run, service):
     """
     Whichever trigger fails, every other item's file is at its own run.
 
-    And the failed one's is nowhere.
+    The failed one's is nowhere.
     """
     service.faults.add("reject", inputs={"customer": "Edsger"})
     run("trigger_upload_mapped", ends="failed")

@@ -23,7 +23,7 @@ RESULT = {"rows": 3, "files": [{"name": "a.csv"}, {"name": "b.csv"}]}
 
 def test_by_key_returns_run_and_link(run_dag, service):
     """
-    And starts a run each time, also for one date.
+    It starts a run each time, also for one date.
 
     Whose earlier DAG run and its state Airflow deletes.
     """

@@ -200,7 +200,7 @@ class RunStarter:
         """
         Read the record, and decide.
 
-        Until two reads with a probe between find the same, unless one is enough.
+        Unless one read is enough, it is repeated, after a probe, until two find the same.
 
         :raises RuntimeError: if the store does not return the probe
         """
@@ -336,8 +336,7 @@ class RunStarter:
         if reports.has_begun and not is_named and not reports.run_id:
             self._log.warning(
                 "The run_id is unknown: it was lost with the response, or with the try that "
-                "started "
-                "it, and the run did not say it."
+                "started it, and the run did not say it."
             )
         return run
 
@@ -464,9 +463,8 @@ class RunStarter:
             run = self._retrier.send(self._send)
         except WorkflowAutomationError as error:
             return self._settle(error)
-        except (
-            BaseException
-        ) as error:  # such as the task's execution_timeout, or an error of the store
+        except BaseException as error:
+            # Such as the task's execution_timeout, or an error of the store.
             if not self._may_exist:
                 self._write_outcome("nothing")
             else:
