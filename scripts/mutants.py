@@ -38,7 +38,7 @@ EXPLANATIONS = PROJECT / "tests" / "mutants.toml"
 # Files of the package, and the tests below tests/unit that must notice every change to them.
 GROUPS = {
     "client/responses.py client/redaction.py": "client test_promise.py test_request_errors.py",
-    "execution/ledger.py execution/record.py execution/start.py execution/store.py execution/wait.py": """
+    "execution/starts/ledger.py execution/starts/record.py execution/starts/starter.py execution/store.py execution/callbacks/wait.py": """
         execution/test_claim.py execution/test_ledger.py execution/test_record.py execution/test_start.py
         execution/test_wait.py execution/test_words.py notifications operators/test_asset_events.py
         operators/test_batch_tries.py operators/test_flows_*.py test_every_kill.py test_promise_runs.py

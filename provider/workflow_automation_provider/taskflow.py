@@ -15,16 +15,20 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.errors import task_error
-from workflow_automation_provider.execution.ledger import StartOptions
-from workflow_automation_provider.execution.record import StartRecord
 from workflow_automation_provider.execution.retry import SendRetrier
-from workflow_automation_provider.execution.start import OnUnknownStart, RunStarter, request_digest
+from workflow_automation_provider.execution.starts.ledger import StartOptions
+from workflow_automation_provider.execution.starts.record import StartRecord
+from workflow_automation_provider.execution.starts.starter import (
+    OnUnknownStart,
+    RunStarter,
+    request_digest,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.client.protocol import Request
-    from workflow_automation_provider.execution.ledger import RunResult
+    from workflow_automation_provider.execution.starts.ledger import RunResult
 
 __all__ = ["trigger_flow_once"]
 

@@ -13,8 +13,14 @@ from uuid import uuid4
 import pytest
 
 from code_blocks import read_code_blocks
-from workflow_automation_provider.execution.callback import MAX_BODY, PATH, Ended, new_token, read
-from workflow_automation_provider.execution.ledger import ADOPTED
+from workflow_automation_provider.execution.callbacks.report import (
+    MAX_BODY,
+    PATH,
+    Ended,
+    new_token,
+    read,
+)
+from workflow_automation_provider.execution.starts.ledger import ADOPTED
 from workflow_automation_provider.testing import CallbackEndpoint
 
 PAGE = Path(__file__).parents[2] / "docs" / "wait.md"

@@ -2,8 +2,8 @@
 The rules: what the task and the endpoint do, as the specification says.
 
 What is decided, the engine's own code decides, here as in Airflow: ``decide`` and ``why_not`` of
-``execution/ledger.py`` for the task, ``decide`` of ``plugins/decision.py`` for the endpoint. The
-model has the steps between: what is read, written and sent, in the order of ``execution/start.py``,
+``execution/starts/ledger.py`` for the task, ``decide`` of ``plugins/decision.py`` for the endpoint. The
+model has the steps between: what is read, written and sent, in the order of ``execution/starts/starter.py``,
 ``record.py``, ``wait.py`` and ``plugins/metadata.py``. A word such as ``no-revoke`` leaves one rule
 out.
 """
@@ -28,9 +28,9 @@ from state import (
     numbered,
     run_id,
 )
-from workflow_automation_provider.execution import ledger
-from workflow_automation_provider.execution.callback import Ended, Started
-from workflow_automation_provider.execution.ledger import Decision
+from workflow_automation_provider.execution.callbacks.report import Ended, Started
+from workflow_automation_provider.execution.starts import ledger
+from workflow_automation_provider.execution.starts.ledger import Decision
 from workflow_automation_provider.plugins import decision
 from workflow_automation_provider.plugins.decision import Seen, Verdict
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from workflow_automation_provider.execution import ledger
-from workflow_automation_provider.execution.ledger import Facts, RunReports
+from workflow_automation_provider.execution.starts import ledger
+from workflow_automation_provider.execution.starts.ledger import Facts, RunReports
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

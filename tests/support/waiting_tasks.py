@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from workflow_automation_provider.execution.callback import PATH, digest_of, new_token
-from workflow_automation_provider.execution.ledger import (
+from workflow_automation_provider.execution.callbacks.report import PATH, digest_of, new_token
+from workflow_automation_provider.execution.starts.ledger import (
     RunReports,
     Start,
     entry_of,

@@ -23,8 +23,8 @@ from workflow_automation_provider.client.files import upload_bodies
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.decorators.flows import trigger_flow_task
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.execution.batch_source import BatchSource
-from workflow_automation_provider.execution.callback import read
+from workflow_automation_provider.execution.batch.source import BatchSource
+from workflow_automation_provider.execution.callbacks.report import read
 from workflow_automation_provider.hooks.sources import resolve
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.notifications.flows import FlowNotifier

@@ -28,8 +28,8 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.batch_record import BatchRecord
-from workflow_automation_provider.execution.batch_source import Item
+from workflow_automation_provider.execution.batch.record import BatchRecord
+from workflow_automation_provider.execution.batch.source import Item
 from workflow_automation_provider.execution.errors import error_after_start, task_error
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.testing.context import StateStore, make_context

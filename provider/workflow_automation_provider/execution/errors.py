@@ -28,7 +28,7 @@ from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from workflow_automation_provider.execution.ledger import RunResult
+    from workflow_automation_provider.execution.starts.ledger import RunResult
 
 _Errors = tuple[type[WorkflowAutomationError], ...]
 
@@ -181,7 +181,7 @@ def how_to_continue(run_id: str | None = None, name: str = "") -> str:
     :param name: the name of a start within the task
     """
     # Not at the top: each DAG file imports this module.
-    from workflow_automation_provider.execution.ledger import ADOPTED
+    from workflow_automation_provider.execution.starts.ledger import ADOPTED
 
     value = json.dumps(run_id or "RUN_ID", ensure_ascii=False)
     key = f"{ADOPTED}/{name}" if name else ADOPTED

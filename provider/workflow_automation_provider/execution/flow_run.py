@@ -1,7 +1,7 @@
 """
 Start the run of a task and, if the task asks for it, upload its files and wait for its end.
 
-1. **Read** what an earlier try did, by :class:`~.start.RunStarter`.
+1. **Read** what an earlier try did, by :class:`~.starts.starter.RunStarter`.
 2. **Start** the run, unless there is one, after a check that Airflow can hear it.
 3. **Upload** the run's files, which were checked before it was started.
 4. **Wait** for its end: the task parks, and begins here again, as a retry does; but it sends
@@ -26,24 +26,24 @@ from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     UnidentifiedError,
 )
-from workflow_automation_provider.execution.callback import PATH, digest_of, new_token
-from workflow_automation_provider.execution.ledger import StartOptions
-from workflow_automation_provider.execution.record import StartRecord
-from workflow_automation_provider.execution.start import (
+from workflow_automation_provider.execution.callbacks.report import PATH, digest_of, new_token
+from workflow_automation_provider.execution.callbacks.wait import CompletionWait, usable_connection
+from workflow_automation_provider.execution.starts.ledger import StartOptions
+from workflow_automation_provider.execution.starts.record import StartRecord
+from workflow_automation_provider.execution.starts.starter import (
     OnUnknownStart,
     RunStarter,
     redactor_for,
     redactor_of,
 )
-from workflow_automation_provider.execution.wait import CompletionWait, usable_connection
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.client.files import Element
     from workflow_automation_provider.client.protocol import Request
-    from workflow_automation_provider.execution.ledger import Facts, RunResult
     from workflow_automation_provider.execution.retry import SendRetrier
+    from workflow_automation_provider.execution.starts.ledger import Facts, RunResult
     from workflow_automation_provider.execution.upload import Uploader
     from workflow_automation_provider.hooks.sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook

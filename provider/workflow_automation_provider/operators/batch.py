@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.exceptions import WorkflowAutomationError
-    from workflow_automation_provider.execution.batch import OnRejected
-    from workflow_automation_provider.execution.batch_record import BatchItem, BatchSummary
-    from workflow_automation_provider.execution.batch_source import Batch
-    from workflow_automation_provider.execution.start import OnUnknownStart
+    from workflow_automation_provider.execution.batch.record import BatchItem, BatchSummary
+    from workflow_automation_provider.execution.batch.sender import OnRejected
+    from workflow_automation_provider.execution.batch.source import Batch
+    from workflow_automation_provider.execution.starts.starter import OnUnknownStart
 
 __all__ = ["TriggerFlowBatchOperator"]
 
@@ -129,8 +129,8 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
     def _run_once(self, context: Context, **_: Any) -> list[BatchItem] | BatchSummary:
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.batch import BatchStarter
-        from workflow_automation_provider.execution.batch_record import BatchRecord
+        from workflow_automation_provider.execution.batch.record import BatchRecord
+        from workflow_automation_provider.execution.batch.sender import BatchStarter
 
         record = BatchRecord(context, start_again=self.on_unknown_start == "start_again")
         record.use()

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.exceptions import WorkflowAutomationError
     from workflow_automation_provider.execution.flow_run import FlowRun
-    from workflow_automation_provider.execution.ledger import RunResult
-    from workflow_automation_provider.execution.start import OnUnknownStart
+    from workflow_automation_provider.execution.starts.ledger import RunResult
+    from workflow_automation_provider.execution.starts.starter import OnUnknownStart
     from workflow_automation_provider.hooks.sources import FileSource
 
 __all__ = ["TriggerFlowOperator", "UploadFilesOperator"]
@@ -216,7 +216,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
 
     def _request_digest(self) -> str | None:
         """Return what identifies the request later, None if its inputs are not yet known."""
-        from workflow_automation_provider.execution.start import request_digest
+        from workflow_automation_provider.execution.starts.starter import request_digest
 
         return request_digest(self.inputs, self.flow_id)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
-from workflow_automation_provider.execution.callback import PATH
+from workflow_automation_provider.execution.callbacks.report import PATH
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

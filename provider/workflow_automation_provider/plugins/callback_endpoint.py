@@ -48,7 +48,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from workflow_automation_provider.execution.callback import (
+from workflow_automation_provider.execution.callbacks.report import (
     MAX_BODY,
     PATH,
     is_token,

@@ -2,8 +2,8 @@
 What the entries of a task tell people about its runs, without a database and without HTML.
 
 The task and the endpoint read the entries by the same
-:mod:`~workflow_automation_provider.execution.ledger`. Anybody who may edit a task can write an
-entry: one that cannot be read makes its start *unknown*.
+:mod:`~workflow_automation_provider.execution.starts.ledger`. Anybody who may edit a task can write
+an entry: one that cannot be read makes its start *unknown*.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from airflow.utils.state import State as TaskState
 from airflow.utils.state import TaskInstanceState
 
-from workflow_automation_provider.execution.batch_record import BATCH
+from workflow_automation_provider.execution.batch.record import BATCH
 from workflow_automation_provider.execution.errors import how_to_continue
-from workflow_automation_provider.execution.ledger import (
+from workflow_automation_provider.execution.starts.ledger import (
     ADOPTED,
     OUTCOME,
     PREFIX,

@@ -32,8 +32,8 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 
-from workflow_automation_provider.execution.callback import Ended, Running, Said, Started
-from workflow_automation_provider.execution.ledger import NO_REPORTS, Claim, End, RunReports
+from workflow_automation_provider.execution.callbacks.report import Ended, Running, Said, Started
+from workflow_automation_provider.execution.starts.ledger import NO_REPORTS, Claim, End, RunReports
 
 # More than these are made up.
 _MAX_REFUSED = 20

@@ -34,8 +34,14 @@ from sqlalchemy import insert, or_, select, text, update
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm import lazyload
 
-from workflow_automation_provider.execution.callback import Ended, Running, digest_of, task_of
-from workflow_automation_provider.execution.ledger import (
+from workflow_automation_provider.execution.callbacks.report import (
+    Ended,
+    Running,
+    digest_of,
+    task_of,
+)
+from workflow_automation_provider.execution.callbacks.wait import MIN_SLEEP
+from workflow_automation_provider.execution.starts.ledger import (
     START,
     START_KEY,
     End,
@@ -47,14 +53,13 @@ from workflow_automation_provider.execution.ledger import (
     revoked_key,
     run_key,
 )
-from workflow_automation_provider.execution.wait import MIN_SLEEP
 from workflow_automation_provider.plugins.decision import Seen, Verdict, decide
 
 if TYPE_CHECKING:
     from sqlalchemy import Select
     from sqlalchemy.orm import Session
 
-    from workflow_automation_provider.execution.callback import Said
+    from workflow_automation_provider.execution.callbacks.report import Said
 
 _PLACE = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
 COORDINATES = tuple(name for name in _PLACE if hasattr(Store, name))

@@ -42,9 +42,9 @@ from sqlalchemy import and_, case, exists, func, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from workflow_automation_provider.client.checks import browser_link
-from workflow_automation_provider.execution.batch_record import BATCH
+from workflow_automation_provider.execution.batch.record import BATCH
 from workflow_automation_provider.execution.errors import printable, without_escape_codes
-from workflow_automation_provider.execution.ledger import PREFIX
+from workflow_automation_provider.execution.starts.ledger import PREFIX
 from workflow_automation_provider.plugins.conversation import (
     Conversation,
     State,

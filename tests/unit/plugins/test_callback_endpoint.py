@@ -21,8 +21,8 @@ import httpx
 import pytest
 from sqlalchemy.exc import DataError, OperationalError
 
-from workflow_automation_provider.execution.callback import MAX_BODY, PATH, new_token, read
-from workflow_automation_provider.execution.ledger import End, RunReports
+from workflow_automation_provider.execution.callbacks.report import MAX_BODY, PATH, new_token, read
+from workflow_automation_provider.execution.starts.ledger import End, RunReports
 from workflow_automation_provider.plugins import callback_endpoint, metadata
 
 from .conftest import serving

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from workflow_automation_provider.execution.ledger import Claim, RunReports
+from workflow_automation_provider.execution.starts.ledger import Claim, RunReports
 from workflow_automation_provider.plugins import metadata
 
 EVERY = ["started", "running", "success"]

@@ -8,8 +8,8 @@ from itertools import product
 
 import pytest
 
-from workflow_automation_provider.execution.callback import Ended, Running, Said, Started
-from workflow_automation_provider.execution.ledger import Claim, End, RunReports
+from workflow_automation_provider.execution.callbacks.report import Ended, Running, Said, Started
+from workflow_automation_provider.execution.starts.ledger import Claim, End, RunReports
 from workflow_automation_provider.plugins import decision
 from workflow_automation_provider.plugins.decision import Seen, Verdict, decide
 

@@ -25,8 +25,8 @@ from sqlalchemy.exc import OperationalError
 
 from waiting_tasks import WaitingTask, make_dag
 from workflow_automation_provider.client.checks import web_link
-from workflow_automation_provider.execution.callback import digest_of
-from workflow_automation_provider.execution.ledger import (
+from workflow_automation_provider.execution.callbacks.report import digest_of
+from workflow_automation_provider.execution.starts.ledger import (
     Claim,
     End,
     Outcome,

@@ -23,9 +23,9 @@ from workflow_automation_provider.exceptions import (
     RejectedError,
     RunFailedError,
 )
-from workflow_automation_provider.execution import callback
+from workflow_automation_provider.execution.callbacks import report
 
-from ..starts import (
+from ...starts import (
     MAYBE,
     after_sending,
     before,
@@ -465,7 +465,7 @@ def test_after_a_clear_it_is_said_what_is_known_of_the_run_of_before(parked):
 
 def test_the_log_says_where_the_run_calls_but_not_the_token(parked):
     task = parked()
-    assert mentions(task.last.log, "calls Airflow at http://127.0.0.1:1" + callback.PATH + ".")
+    assert mentions(task.last.log, "calls Airflow at http://127.0.0.1:1" + report.PATH + ".")
     assert nowhere(task, task.flow.runs[0].url.rpartition("token=")[2])
 
 
@@ -522,7 +522,7 @@ class TestRedaction:
         tokens: list[str] = []
 
         def new_token(ti_id):
-            tokens[:] = tokens or [callback.new_token(ti_id)]
+            tokens[:] = tokens or [report.new_token(ti_id)]
             return tokens[0]
 
         monkeypatch.setattr("workflow_automation_provider.execution.flow_run.new_token", new_token)
@@ -559,7 +559,7 @@ class TestRedaction:
         """Also of a later try, which does not know the token."""
         task = world(waits(files=FILES))
         task.faults.add("busy", operation="upload")
-        body = {"run": {"callback_url": f"http://a{callback.PATH}?token={token(task)}"}}
+        body = {"run": {"callback_url": f"http://a{report.PATH}?token={token(task)}"}}
         task.faults.add("response", operation="upload", body=body)
         task.until_end()
         assert (task.state, uploads(task)) == ("awaiting_input", 2)
@@ -587,7 +587,7 @@ class TestUrl:
             "http://127.0.0.1:1/team/workflow-automation/callback?token="
         )
 
-    @pytest.mark.parametrize("end", [callback.PATH, "/workflow-automation", "/api/v2"])
+    @pytest.mark.parametrize("end", [report.PATH, "/workflow-automation", "/api/v2"])
     def test_is_not_that_of_the_endpoint_itself(self, world, end):
         task = world(waits(), callback_base_url=f"http://127.0.0.1:1{end}")
         assert "expected http://127.0.0.1:1," in str(task.try_().error)

@@ -33,8 +33,8 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.errors import quoted
-from workflow_automation_provider.execution.ledger import LastMessage
-from workflow_automation_provider.execution.start import (
+from workflow_automation_provider.execution.starts.ledger import LastMessage
+from workflow_automation_provider.execution.starts.starter import (
     POLL_INTERVAL,
     check_adopted,
     redactor_for,
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
     from workflow_automation_provider.client.redaction import Redactor
-    from workflow_automation_provider.execution.ledger import End, Facts, RunResult
-    from workflow_automation_provider.execution.record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
+    from workflow_automation_provider.execution.starts.ledger import End, Facts, RunResult
+    from workflow_automation_provider.execution.starts.record import StartRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 # How long a parked task sleeps if nobody wakes it: three times as long as it has waited. The first

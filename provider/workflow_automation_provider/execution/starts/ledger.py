@@ -2,7 +2,7 @@
 What may be sent, decided by the starts of one task instance. Read this first.
 
 There is no I/O here, as in h11. :mod:`~.record` reads the entries of the task state store,
-:func:`decide` says what to do, and :mod:`~.start` does it. The endpoint in Airflow's API server
+:func:`decide` says what to do, and :mod:`~.starter` does it. The endpoint in Airflow's API server
 reads the same entries.
 
 =======================  ===================  ====================================================

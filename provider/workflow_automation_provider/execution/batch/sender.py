@@ -3,7 +3,7 @@ Start a run for each item of a batch, each at most once.
 
 All items are read and checked, then they are sent in chunks. One write records the results since
 the last one and opens the next items, and is durable before one of them is sent
-(:mod:`~workflow_automation_provider.execution.batch_record`). The next half of a chunk is opened
+(:mod:`~workflow_automation_provider.execution.batch.record`). The next half of a chunk is opened
 while the other half is sent, so the threads do not wait for Airflow. After a kill, at most one
 chunk is in doubt.
 
@@ -32,9 +32,9 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.batch_pace import Pace
-from workflow_automation_provider.execution.batch_record import counts_text, started, status_of
-from workflow_automation_provider.execution.batch_source import (
+from workflow_automation_provider.execution.batch.pace import Pace
+from workflow_automation_provider.execution.batch.record import counts_text, started, status_of
+from workflow_automation_provider.execution.batch.source import (
     BatchSource,
     check_output,
     write_output,
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.client.protocol import Request, Run
-    from workflow_automation_provider.execution.batch_record import (
+    from workflow_automation_provider.execution.batch.record import (
         BatchItem,
         BatchRecord,
         BatchSummary,
     )
-    from workflow_automation_provider.execution.batch_source import Batch, Item
+    from workflow_automation_provider.execution.batch.source import Batch, Item
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 OnRejected = Literal["fail", "skip"]

@@ -32,7 +32,8 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.ledger import (
+from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
+from workflow_automation_provider.execution.starts.ledger import (
     Decision,
     Facts,
     Outcome,
@@ -44,14 +45,13 @@ from workflow_automation_provider.execution.ledger import (
     run_result,
     why_not,
 )
-from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request, Run
     from workflow_automation_provider.client.redaction import Redactor
-    from workflow_automation_provider.execution.ledger import Start
-    from workflow_automation_provider.execution.record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
+    from workflow_automation_provider.execution.starts.ledger import Start
+    from workflow_automation_provider.execution.starts.record import StartRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 POLL_INTERVAL = 0.5

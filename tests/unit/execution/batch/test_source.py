@@ -30,17 +30,17 @@ from hypothesis import strategies as st
 
 from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.execution.batch_source import (
+from workflow_automation_provider.execution.batch.source import (
     MAX_LINE,
     BatchSource,
     check_output,
     write_output,
 )
 
-from ..starts import TaskTimeout
+from ...starts import TaskTimeout
 
 if TYPE_CHECKING:
-    from workflow_automation_provider.execution.batch_record import BatchItem
+    from workflow_automation_provider.execution.batch.record import BatchItem
 
 TEXT_VALUES = st.text(st.characters(codec="utf-8"))
 NAMES = TEXT_VALUES.filter(lambda name: not name.startswith("\ufeff"))

@@ -15,7 +15,7 @@ import pytest
 from workflow_automation_provider.exceptions import BusyError, InvalidRequestError
 from workflow_automation_provider.taskflow import trigger_flow_once
 
-from ..starts import requests, trigger
+from ...starts import requests, trigger
 
 KEY, OUTCOME = "workflow_automation_start/1/0", "workflow_automation_outcome/1/0"
 
@@ -59,7 +59,7 @@ def test_two_of_one_name_at_once(service, context, log):
 
 
 def test_the_page_names_the_longest_name(service, store, context):
-    page = (Path(__file__).parents[3] / "docs" / "taskflow.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "taskflow.md").read_text(encoding="utf-8")
     (longest,) = re.findall(r"at most (\d+) characters", page)
     now = context(store)
     trigger_flow_once("a" * int(longest), context=now)

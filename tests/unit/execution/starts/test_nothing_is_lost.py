@@ -15,7 +15,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from workflow_automation_provider.exceptions import ConnectionUnusableError
 
-from ..starts import before, claims, entries, later, triggers, waits
+from ...starts import before, claims, entries, later, triggers, waits
 
 CONNECTION = "AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT"
 FILES = [{"name": "a"}]

@@ -17,9 +17,9 @@ from workflow_automation_provider.exceptions import (
     RejectedError,
     UnidentifiedError,
 )
-from workflow_automation_provider.execution.ledger import ADOPTED
+from workflow_automation_provider.execution.starts.ledger import ADOPTED
 
-from ..starts import (
+from ...starts import (
     MAYBE,
     after_sending,
     before,

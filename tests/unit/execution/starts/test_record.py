@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.ledger import ADOPTED, START
+from workflow_automation_provider.execution.starts.ledger import ADOPTED, START
 
-from ..starts import claims, entries, struck, trigger, triggers, waits
+from ...starts import claims, entries, struck, trigger, triggers, waits
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from workflow_automation_provider.client.protocol import Run
-    from workflow_automation_provider.execution.batch_source import BatchSource, Item
+    from workflow_automation_provider.execution.batch.source import BatchSource, Item
 
 BATCH = "workflow_automation_batch"
 """Prefix of the keys of a batch's entries."""

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.ledger import (
+from workflow_automation_provider.execution.starts.ledger import (
     ADOPTED,
     NO_REPORTS,
     OUTCOME,

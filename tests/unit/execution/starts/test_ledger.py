@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client.redaction import Redactor
-from workflow_automation_provider.execution.ledger import (
+from workflow_automation_provider.execution.starts.ledger import (
     Claim,
     Decision,
     End,

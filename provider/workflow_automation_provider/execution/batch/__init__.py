@@ -1,0 +1,1 @@
+"""A batch: one run for each item, with a line of output for each."""

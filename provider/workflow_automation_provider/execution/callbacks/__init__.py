@@ -1,0 +1,1 @@
+"""What a run reports to Airflow, and how its task waits for the end."""
