@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.client.protocol import Request
-    from workflow_automation_provider.execution.starts.ledger import RunResult
+    from workflow_automation_provider.execution.starts.entries import RunResult
 
 __all__ = ["trigger_flow_once"]
 

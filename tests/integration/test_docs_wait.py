@@ -18,9 +18,9 @@ from workflow_automation_provider.execution.callbacks.report import (
     PATH,
     Ended,
     new_token,
-    read,
+    parse,
 )
-from workflow_automation_provider.execution.starts.ledger import ADOPTED
+from workflow_automation_provider.execution.starts.entries import ADOPTED
 from workflow_automation_provider.testing import CallbackEndpoint
 
 PAGE = Path(__file__).parents[2] / "docs" / "wait.md"
@@ -60,7 +60,7 @@ def test_the_failure_of_the_page(
 
 @pytest.mark.parametrize("text", blocks("json"))
 def test_the_bodies_of_the_page_are_accepted(text):
-    assert read(text.encode())
+    assert parse(text.encode())
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
@@ -76,7 +76,7 @@ def test_the_curl_command_of_the_page():
             ["sh", "-c", call], env=environment, capture_output=True, text=True, check=True
         )
     body = json.loads(re.findall(r"-d '(.+)'", call)[0])
-    assert isinstance(read(json.dumps(body).encode()), Ended)
+    assert isinstance(parse(json.dumps(body).encode()), Ended)
     assert "detail" in json.loads(done.stdout)
 
 

@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec.structs import replace as replace_entry
+
 from state import (
     NOBODY,
     NOW,
@@ -125,9 +127,9 @@ class Rules:
         """Ask the ledger whether the task can continue with a run that a person entered."""
         reports = numbered(last.reports)
         if "enter-refused" in self.on:
-            last = last._replace(reports=number_of(reports._replace(refused=())))
+            last = last._replace(reports=number_of(replace_entry(reports, refused=())))
         if "enter-ended" in self.on:
-            last = last._replace(reports=number_of(reports._replace(end=None)))
+            last = last._replace(reports=number_of(replace_entry(reports, end=None)))
         if "enter-other" in self.on and not reports.stopped:
             return None
         return ledger.why_not(
@@ -148,7 +150,7 @@ class Rules:
         if "end-revoked" in on and not is_claim:
             is_revoked = False
         if "failed-words" in on and is_claim and is_own_end and has_failed:
-            before = before._replace(end=None)
+            before = replace_entry(before, end=None)
         saw = Seen(
             reports=before,
             is_last=is_last,
@@ -166,17 +168,17 @@ class Rules:
         verdict, after = decision.decide(said, saw, NOW)
         is_stop = after.stopped and not before.stopped
         if "late-words" in on and is_claim and is_own_end and not before.stopped:
-            after = before._replace(stopped=NOW)
+            after = replace_entry(before, stopped=NOW)
         if is_stop and (
             ("stop-current" in on and not is_current) or ("end-unheard" in on and not is_claim)
         ):
             return verdict, number
         if "unheard" in on:
-            after = after._replace(refused=before.refused)
+            after = replace_entry(after, refused=before.refused)
         if before.end != end:
-            after = after._replace(end=end)
+            after = replace_entry(after, end=end)
         # In whatever order: it says the same.
-        return verdict, number_of(after._replace(refused=tuple(sorted(after.refused))))
+        return verdict, number_of(replace_entry(after, refused=tuple(sorted(after.refused))))
 
 
 class Task(Rules):
@@ -216,7 +218,7 @@ class Task(Rules):
         """Whether the task acts on what it saw, and does not write a probe and read again."""
         if "no-probe" in self.on:
             return True
-        if "no-find" in self.on and seen.is_closed:
+        if "no-find" in self.on and seen.is_settled:
             return True
         if "hasty" in self.on and numbered(seen.reports).has_begun:
             return True
@@ -322,7 +324,7 @@ class Task(Rules):
 
         An execution that closes its own start never sends another.
         """
-        closed = known._replace(reports=s.reports[known.token], is_revoked=True, is_closed=True)
+        closed = known._replace(reports=s.reports[known.token], is_revoked=True, is_settled=True)
         yield from self._looked(s, closed)
         if "blind" in self.on and not s.blind and closed.reports:
             t, seen = s._replace(blind=True), closed._replace(reports=0)
@@ -389,8 +391,8 @@ class Task(Rules):
 
     def _unidentified(self, s: State) -> Iterator[State]:
         """Record that the response does not say which run was started; it may have claimed."""
-        is_closed = self.has_url and "odd-open" not in self.on
-        then = ("revoke", Known(self._own(s))) if is_closed else ("ended",)
+        is_settled = self.has_url and "odd-open" not in self.on
+        then = ("revoke", Known(self._own(s))) if is_settled else ("ended",)
         yield from self.write(s, ("outcome", Outcome(s.execution, "unidentified", s.token)), then)
 
     def _nothing(self, s: State) -> Iterator[State]:

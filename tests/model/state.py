@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from workflow_automation_provider.execution.starts import ledger
-from workflow_automation_provider.execution.starts.ledger import Facts, RunReports
+from workflow_automation_provider.execution.starts import entries
+from workflow_automation_provider.execution.starts.ledger import Facts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -120,7 +120,7 @@ class State(NamedTuple):
         """The last start."""
         return max(self.starts) if self.starts else None
 
-    def said(self, token: int) -> RunReports:
+    def said(self, token: int) -> entries.RunReports:
         """What ``run/{token}`` says."""
         return _SPOKEN[self.reports[token]]
 
@@ -150,11 +150,11 @@ class State(NamedTuple):
         return self._replace(step=(step, *more))
 
 
-_SPOKEN: list[RunReports] = [ledger.NO_REPORTS]
-_NUMBERS: dict[RunReports, int] = {ledger.NO_REPORTS: 0}
+_SPOKEN: list[entries.RunReports] = [entries.NO_REPORTS]
+_NUMBERS: dict[entries.RunReports, int] = {entries.NO_REPORTS: 0}
 
 
-def number_of(reports: RunReports) -> int:
+def number_of(reports: entries.RunReports) -> int:
     """Return the number of what runs have said, which is compared faster."""
     if reports not in _NUMBERS:
         _NUMBERS[reports] = len(_SPOKEN)
@@ -162,7 +162,7 @@ def number_of(reports: RunReports) -> int:
     return _NUMBERS[reports]
 
 
-def numbered(number: int) -> RunReports:
+def numbered(number: int) -> entries.RunReports:
     return _SPOKEN[number]
 
 
@@ -177,7 +177,7 @@ class Known(NamedTuple):
     outcome: Outcome | None = None
     reports: int = 0
     is_revoked: bool = False
-    is_closed: bool = False
+    is_settled: bool = False
     has_url: bool = True
 
     @property
@@ -190,20 +190,20 @@ class Known(NamedTuple):
         if not (at := self.start):
             return None
         token = f"token {at.token}" if self.has_url and at.token != NOBODY else None
-        run = None if at.run == NOBODY else ledger.run_result(run_id(at.run))
-        start = ledger.Start(
+        run = None if at.run == NOBODY else entries.run_result(run_id(at.run))
+        start = entries.Start(
             try_number=at.execution, number=0, at=NOW, max_tries=at.max_tries, token=token, run=run
         )
         outcome = None
         if self.outcome:
             named = (
-                ledger.run_result(run_id(self.outcome.run)) if self.outcome.kind == "run" else None
+                entries.run_result(run_id(self.outcome.run)) if self.outcome.kind == "run" else None
             )
-            outcome = ledger.Outcome(kind=self.outcome.kind, at=NOW, run=named)
+            outcome = entries.Outcome(kind=self.outcome.kind, at=NOW, run=named)
         return Facts(
             start=start,
             outcome=outcome,
             reports=numbered(self.reports),
             is_revoked=self.is_revoked,
-            is_closed=self.is_closed,
+            is_settled=self.is_settled,
         )

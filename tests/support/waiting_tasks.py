@@ -13,11 +13,12 @@ from typing import Any
 from uuid import uuid4
 
 from workflow_automation_provider.execution.callbacks.report import PATH, digest_of, new_token
-from workflow_automation_provider.execution.starts.ledger import (
+from workflow_automation_provider.execution.starts.entries import (
     RunReports,
     Start,
     entry_of,
     message_key,
+    read_reports,
     revoked_key,
     run_key,
 )
@@ -160,7 +161,8 @@ class WaitingTask:
     @property
     def reports(self) -> RunReports:
         """What the run has said, and was told."""
-        return RunReports.of(self.read(run_key(digest_of(self.token))))
+        token = digest_of(self.token)
+        return read_reports(token, self.read(run_key(token)))
 
     @property
     def word(self) -> Any:

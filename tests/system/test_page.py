@@ -256,7 +256,7 @@ def test_tab(ui: AirflowUi, deployment: Airflow, pictures: Path) -> None:
     frame = ui.open_flow_run_tab("nightly_report", WAITING, "trigger")
     steps = frame.get_by_role("region", name="Conversation").get_by_role("listitem")
     expect(steps.locator("strong")).to_have_text(
-        ["Sent", "Response: a run was started", "Claimed by the run", "Last word"]
+        ["Sent", "Response: a run was started", "Claimed by the run", "Last message"]
     )
     advice = frame.get_by_role("region", name="What you can do now")
     expect(advice).to_contain_text("mark the task as success or failed")

@@ -147,7 +147,7 @@ def later(task, **passed):
         def moved(time):
             return (datetime.fromisoformat(time[0]) - timedelta(**passed)).isoformat()
 
-        return json.loads(re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", moved, text))
+        return json.loads(re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|\+00:00)", moved, text))
 
     for key, text in task.rows.entries.items():
         task.rows.enter(key, earlier(text))

@@ -24,7 +24,7 @@ from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.decorators.flows import trigger_flow_task
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.execution.batch.source import BatchSource
-from workflow_automation_provider.execution.callbacks.report import read
+from workflow_automation_provider.execution.callbacks.report import parse
 from workflow_automation_provider.hooks.sources import resolve
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.notifications.flows import FlowNotifier
@@ -334,7 +334,7 @@ def attempts(folder: Path) -> Iterator[Callable[[], object]]:
         (read_batch, batches(folder)),
         (once, (" ", 7, "a\n", "x" * 251, "ada ", "\U0001f600")),
         (connect, connections()),
-        (read, callbacks()),
+        (parse, callbacks()),
     ]
     for check, unfit in checks:
         yield from (partial(check, value) for value in unfit)

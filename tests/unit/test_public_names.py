@@ -35,7 +35,7 @@ PARTLY_PUBLIC = {
     "execution.batch.sender",
     "execution.batch.record",
     "execution.batch.source",
-    "execution.starts.ledger",
+    "execution.starts.entries",
     "execution.starts.starter",
     "execution.upload",
     "get_provider_info",

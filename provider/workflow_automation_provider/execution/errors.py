@@ -28,7 +28,7 @@ from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from workflow_automation_provider.execution.starts.ledger import RunResult
+    from workflow_automation_provider.execution.starts.entries import RunResult
 
 _Errors = tuple[type[WorkflowAutomationError], ...]
 
@@ -181,14 +181,13 @@ def how_to_continue(run_id: str | None = None, name: str = "") -> str:
     :param name: the name of a start within the task
     """
     # Not at the top: each DAG file imports this module.
-    from workflow_automation_provider.execution.starts.ledger import ADOPTED
+    from workflow_automation_provider.execution.starts.entries import adopted_key
 
     value = json.dumps(run_id or "RUN_ID", ensure_ascii=False)
-    key = f"{ADOPTED}/{name}" if name else ADOPTED
     return (
         "continue with that run.\n"
         "A Clear alone starts another one: enter the run_id first, then clear the task.\n"
-        f"Enter it in the tab Storage: key {key}, value {value} with the quotes."
+        f"Enter it in the tab Storage: key {adopted_key(name)}, value {value} with the quotes."
     )
 
 

@@ -28,14 +28,10 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.callbacks.report import PATH, digest_of, new_token
 from workflow_automation_provider.execution.callbacks.wait import CompletionWait, usable_connection
+from workflow_automation_provider.execution.redaction import redactor_for, redactor_or_none
 from workflow_automation_provider.execution.starts.ledger import StartOptions
 from workflow_automation_provider.execution.starts.record import StartRecord
-from workflow_automation_provider.execution.starts.starter import (
-    OnUnknownStart,
-    RunStarter,
-    redactor_for,
-    redactor_of,
-)
+from workflow_automation_provider.execution.starts.starter import OnUnknownStart, RunStarter
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,7 +39,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.files import Element
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.retry import SendRetrier
-    from workflow_automation_provider.execution.starts.ledger import Facts, RunResult
+    from workflow_automation_provider.execution.starts.entries import RunResult
+    from workflow_automation_provider.execution.starts.ledger import Facts
     from workflow_automation_provider.execution.upload import Uploader
     from workflow_automation_provider.hooks.sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -203,7 +200,7 @@ class FlowRun:
         facts = self.starter.facts
         # As recorded when the run was started, whatever the DAG says now.
         waits = facts.start.waits
-        uploads = self._files is not None and (self.starter.has_sent or not self._is_resumed)
+        uploads = self._files is not None and (self.starter.has_started or not self._is_resumed)
         self._on_run(run, waits or uploads)
 
         if uploads:
@@ -298,7 +295,7 @@ class FlowRun:
         if end and end.status == "failed":
             self._retrier.log.warning("The run has failed: no files are uploaded.")
             return
-        run_id = facts.run(redactor_of(self._hook, facts.start.conn_id)).get("run_id")
+        run_id = facts.run(redactor_or_none(self._hook, facts.start.conn_id)).get("run_id")
         if end and run_id and self._uploads.is_complete(run_id):
             return  # the files may be gone by now
         if self._is_other_connection(facts):

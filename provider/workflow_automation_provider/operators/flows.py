@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.exceptions import WorkflowAutomationError
     from workflow_automation_provider.execution.flow_run import FlowRun
-    from workflow_automation_provider.execution.starts.ledger import RunResult
+    from workflow_automation_provider.execution.starts.entries import RunResult
     from workflow_automation_provider.execution.starts.starter import OnUnknownStart
     from workflow_automation_provider.hooks.sources import FileSource
 

@@ -52,7 +52,7 @@ from workflow_automation_provider.execution.callbacks.report import (
     MAX_BODY,
     PATH,
     is_token,
-    read,
+    parse,
     without_token,
 )
 from workflow_automation_provider.plugins import metadata
@@ -163,11 +163,11 @@ async def _in_thread(function: Callable[..., _T], *args: Any) -> _T:
 
 def _handle(token: str, body: bytes) -> Response:
     try:
-        said = without_token(read(body), token)
+        report = without_token(parse(body), token)
     except ValueError as error:
         _note_refusal(token, 400, str(error))
         return _response(400, str(error))
-    verdict, end = metadata.respond(token, said)
+    verdict, end = metadata.respond(token, report)
     if verdict is Verdict.OTHER_END and end:
         at = end.at.isoformat(timespec="seconds")
         return _response(409, f"The task has another answer: {end.status!r} from {at}.")

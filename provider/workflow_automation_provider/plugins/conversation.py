@@ -22,21 +22,24 @@ from airflow.utils.state import TaskInstanceState
 
 from workflow_automation_provider.execution.batch.record import BATCH
 from workflow_automation_provider.execution.errors import how_to_continue
-from workflow_automation_provider.execution.starts.ledger import (
+from workflow_automation_provider.execution.starts.entries import (
     ADOPTED,
     OUTCOME,
     PREFIX,
     START,
     START_KEY,
-    Facts,
-    Outcome,
-    RunReports,
-    Start,
+    LastMessage,
+    Revoked,
+    adopted_key,
     message_key,
     place_of,
+    read_entry,
+    read_message,
+    read_start,
     revoked_key,
     run_key,
 )
+from workflow_automation_provider.execution.starts.ledger import Facts, facts_of
 
 _RESPONSES = {
     "run": "Response: a run was started",
@@ -283,7 +286,7 @@ def mistyped(keys: Iterable[str]) -> dict[str, str]:
     """
     keys = list(keys)
     names = {match[3] for match in _starts_of(keys)}
-    possible = [_adopted_key(name) for name in names] or [ADOPTED]
+    possible = [adopted_key(name) for name in names] or [ADOPTED]
 
     found = {}
     for key in keys:
@@ -294,12 +297,8 @@ def mistyped(keys: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _adopted_key(name: str | None) -> str:
-    return f"{ADOPTED}/{name}" if name else ADOPTED
-
-
 def _is_entered(key: str) -> bool:
-    return key == ADOPTED or key.startswith(_adopted_key(""))
+    return key == ADOPTED or key.startswith(f"{ADOPTED}/")
 
 
 def _is_meant_for_us(key: str) -> bool:
@@ -349,22 +348,20 @@ def _tell_batch(run: Conversation, entry: Mapping[str, Any]) -> None:
 
 class _Entries(NamedTuple):
     """
-    The entries of one start, as the ledger reads them, and those that decide nothing.
+    The entries of one start.
 
-    :param word: the run's last word, and the last call that was refused
-    :param closed_at: when the start was closed, None if it was not
+    :param message: what decides nothing: the last message, and the last call that was refused
+    :param revoked_at: when its token was revoked, None if it was not
     """
 
     facts: Facts
-    word: dict[str, Any]
-    closed_at: datetime | None
+    message: LastMessage
+    revoked_at: datetime | None
 
 
 def _tell_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str]) -> None:
     """Fill in what the entries of a start tell."""
     found = _entries_of(entries, key)
-    if found is None:
-        return
     facts = found.facts
     start, reports = facts.start, facts.reports
 
@@ -381,64 +378,46 @@ def _tell_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str
     # Only to be sure that none shows a token.
     run.callback_url = start.callback_url.partition("?")[0]
     if not reports.end:
-        run.progress = _part(found.word.get("progress"))
+        run.progress = found.message.progress
     run.steps = sorted(_steps(found, state), key=lambda step: step.at)
     if state is State.WAITING:
         _tell_wait(run, found)
     run.state = state
 
 
-def _entries_of(entries: Mapping[str, Any], key: re.Match[str]) -> _Entries | None:
+def _entries_of(entries: Mapping[str, Any], key: re.Match[str]) -> _Entries:
     """
-    Return what there is of a start, None if a person has damaged it.
+    Return what there is of a start.
 
-    :raises Exception: if one of the others cannot be read
+    :raises InvalidRequestError: if a person has damaged an entry
     """
-    start = Start.of(place_of(key), entries[key[0]])
-    if start is None:
-        return None
+    start = read_start(place_of(key), entries[key[0]], name=key[3])
+    facts = facts_of(start, entries.get, name=key[3])
+    if start.token is None:
+        return _Entries(facts, LastMessage(), None)
 
-    outcome = _entry(entries, f"{OUTCOME}{key[0].removeprefix(START)}")
-    said: dict[str, Any] = {}
-    word: dict[str, Any] = {}
-    revoked: dict[str, Any] = {}
-    if start.token:
-        said = _entry(entries, run_key(start.token))
-        word = _entry(entries, message_key(start.token))
-        revoked = _entry(entries, revoked_key(start.token))
-    facts = Facts(
-        start=start,
-        outcome=Outcome.of(outcome) if outcome else None,
-        reports=RunReports.of(said),
-        is_revoked=start.token is not None and revoked_key(start.token) in entries,
-    )
-    return _Entries(facts, word, _utc(revoked["at"]) if facts.is_revoked else None)
-
-
-def _entry(entries: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """
-    Return an entry, empty if there is none.
-
-    :raises TypeError: if it cannot be read
-    """
-    return dict(entries.get(key, {}))
+    message = read_message(entries.get(message_key(start.token)))
+    revoked_at = None
+    revoked = revoked_key(start.token)
+    if entries.get(revoked) is not None:
+        revoked_at = read_entry(Revoked, revoked, entries[revoked]).at
+    return _Entries(facts, message, revoked_at)
 
 
 def _tell_wait(run: Conversation, found: _Entries) -> None:
     """Fill in until when the task waits, and since when its run is silent."""
-    start, claim = found.facts.start, found.facts.reports.claim
-    began = _wait_began(found.facts)
-    heard = [began]
+    facts, start, claim = found.facts, found.facts.start, found.facts.reports.claim
+    reported = [facts.since]
     if claim:
-        heard.append(claim.at)
-    if found.word.get("at"):
-        heard.append(_utc(found.word["at"]))
-    last = max(heard).astimezone(UTC)
+        reported.append(claim.at)
+    if found.message.at:
+        reported.append(found.message.at)
+    last = max(reported).astimezone(UTC)
 
     may_be_silent = None
     if start.completion_timeout is not None:
         may_be_silent = timedelta(seconds=start.completion_timeout)
-        run.until = (began + may_be_silent).astimezone(UTC)
+        run.until = facts.until.astimezone(UTC)
     if start.heartbeat_timeout is not None:
         may_be_silent = timedelta(seconds=start.heartbeat_timeout)
     if may_be_silent is None:
@@ -449,17 +428,6 @@ def _tell_wait(run: Conversation, found: _Entries) -> None:
         silent = min(silent, run.until)
     if silent <= datetime.now(UTC):
         run.silent_since = silent
-
-
-def _wait_began(facts: Facts) -> datetime:
-    """Return when the task began to wait: with a run that a person entered, it begins anew."""
-    if facts.start.run:
-        return facts.start.at
-    if facts.outcome:
-        return facts.outcome.at
-    if facts.reports.claim:
-        return facts.reports.claim.at
-    return facts.start.at
 
 
 def _utc(at: str) -> datetime:
@@ -505,7 +473,7 @@ def _steps(found: _Entries, state: State) -> Iterator[Step]:
 
 
 def _all_steps(found: _Entries, state: State) -> Iterator[Step]:
-    facts, word = found.facts, found.word
+    facts, message = found.facts, found.message
     start, outcome, reports = facts.start, facts.outcome, facts.reports
     claim, end = reports.claim, reports.end
 
@@ -520,11 +488,13 @@ def _all_steps(found: _Entries, state: State) -> Iterator[Step]:
 
     if claim:
         yield Step(claim.at, "Claimed by the run", claim.run_id, "claimed")
-    if word.get("at"):
-        message = word.get("message", "")
-        yield Step(_utc(word["at"]), "Last word", message, None if end else message)
-    if word.get("refused_at"):
-        yield Step(_utc(word["refused_at"]), "A call was refused", word.get("refusal"))
+    if message.at:
+        said = None
+        if not end:
+            said = message.message
+        yield Step(message.at, "Last message", message.message, said)
+    if message.refused_at:
+        yield Step(message.refused_at, "A call was refused", message.refusal)
     if end:
         words = f"ended: {end.status}. {end.message or ''}".rstrip(" .")
         yield Step(end.at, f"Ended: {end.status}", end.message, words)
@@ -536,5 +506,5 @@ def _all_steps(found: _Entries, state: State) -> Iterator[Step]:
     if reports.refused:
         known = claim or end or start
         yield Step(known.at, "Other runs were told to stop", ", ".join(reports.refused))
-    if found.closed_at:
-        yield Step(found.closed_at, "Closed: no run may claim it any more")
+    if found.revoked_at:
+        yield Step(found.revoked_at, "Revoked: no run may claim it any more")

@@ -12,7 +12,7 @@ The run                                             ``started``,           an en
 has ended                                           STOP                   END, or OTHER_END
 was told to stop                                    STOP                   STOP
 is not wanted                                       STOP, recorded
-is not that which claimed, ended or was entered     STOP, recorded         STOP, recorded
+is not that which claimed, ended or is adopted      STOP, recorded         STOP, recorded
 is of a start that is not the last                                         STOP, recorded
 has a task that is being restarted                  WAIT
 has claimed                                         GO_ON                  END
@@ -21,7 +21,7 @@ none of these                                       GO_ON, it claims       END
 ==================================================  =====================  ======================
 
 Two runs that hold one token are told apart by their ``run_id`` alone; a claim without one takes
-that of the first word that has one. If another run has the task, the caller's ``run_id`` is
+that of the first report that has one. If another run has the task, the caller's ``run_id`` is
 recorded in place of a stop.
 """
 
@@ -32,10 +32,12 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 
-from workflow_automation_provider.execution.callbacks.report import Ended, Running, Said, Started
-from workflow_automation_provider.execution.starts.ledger import NO_REPORTS, Claim, End, RunReports
+from msgspec.structs import replace
 
-# More than these are made up.
+from workflow_automation_provider.execution.callbacks.report import Ended, Report, Running, Started
+from workflow_automation_provider.execution.starts.entries import NO_REPORTS, Claim, End, RunReports
+
+# A flow has no use for more: whoever sends them makes them up.
 _MAX_REFUSED = 20
 
 
@@ -54,12 +56,12 @@ class Seen:
     """
     What the endpoint sees of the start that gave out a token, at one time.
 
-    :param reports: what its run has said
+    :param reports: what its run has reported
     :param is_last: whether it is the task instance's last start
     :param is_current: whether it also has the task instance's ``max_tries``
     :param is_revoked: whether no run may claim it while the task decides
     :param waits: whether the task waits for the end of the run
-    :param adopted: the run that a person entered, None if there is none
+    :param adopted: id of the run that the task has adopted, None if there is none
     :param task: the task's state in Airflow, *ended* for each final state but success, *restarting*
         also for one that is missing from its DAG for now
     """
@@ -75,79 +77,84 @@ class Seen:
     @property
     def is_wanted(self) -> bool:
         """Whether a run may go on."""
-        return (
-            self.is_current and self.task != "ended" and not (self.task == "success" and self.waits)
-        )
+        if not self.is_current or self.task == "ended":
+            return False
+        return self.task != "success" or not self.waits
 
 
-def decide(said: Said, seen: Seen, now: datetime) -> tuple[Verdict, RunReports]:
+def decide(report: Report, seen: Seen, now: datetime) -> tuple[Verdict, RunReports]:
     """
     Decide what to say to a run, and what to record before.
 
-    :return: the verdict, and all that the run has said and was told by then
+    :return: the verdict, and all that the run has reported and was told by then
     """
     reports = seen.reports
-    if reports.end and reports.end.run_id in (None, said.run_id):
-        if not isinstance(said, Ended):
+    if reports.end and reports.end.run_id in (None, report.run_id):
+        if not isinstance(report, Ended):
             return Verdict.STOP, reports
-        return Verdict.END if _is_same(said, reports.end) else Verdict.OTHER_END, reports
+        if _is_same(report, reports.end):
+            return Verdict.END, reports
+        return Verdict.OTHER_END, reports
     if reports.stopped:
         return Verdict.STOP, reports
 
-    is_end = isinstance(said, Ended)
-    is_other = _is_other(said, seen)
+    is_end = isinstance(report, Ended)
+    is_other = _is_other(report, seen)
     if not is_end and not seen.is_wanted and not is_other:
-        return Verdict.STOP, reports._replace(stopped=now)
+        return Verdict.STOP, replace(reports, stopped=now)
     if is_other:
-        return Verdict.STOP, _refused(reports, said.run_id)
+        return Verdict.STOP, _refused(reports, report.run_id)
     if is_end and not seen.is_last:
-        return Verdict.STOP, reports._replace(stopped=now)
+        return Verdict.STOP, replace(reports, stopped=now)
 
-    if isinstance(said, Ended):
-        return _decide_end(said, seen, now)
-    return _decide_claim(said, seen, now)
+    if isinstance(report, Ended):
+        return _decide_end(report, seen, now)
+    return _decide_claim(report, seen, now)
 
 
-def _is_same(said: Ended, end: End) -> bool:
+def _is_same(report: Ended, end: End) -> bool:
     """Return whether a run repeats its end."""
     stored = Ended(end.status, end.result, end.message, end.run_id)
     # As JSON: 1, 1.0 and True are three values.
-    return json.dumps(said, sort_keys=True) == json.dumps(stored, sort_keys=True)
+    return json.dumps(report, sort_keys=True) == json.dumps(stored, sort_keys=True)
 
 
-def _is_other(said: Said, seen: Seen) -> bool:
+def _is_other(report: Report, seen: Seen) -> bool:
     """Return whether another run has the task."""
-    if not seen.reports.run_ids <= {said.run_id}:
+    if not seen.reports.run_ids <= {report.run_id}:
         return True
-    # A flow that never says its run_id must be able to end the run that a person entered.
-    return said.run_id is not None and seen.adopted not in (None, said.run_id)
+    # A flow that never sends its run_id must be able to end the run that was adopted.
+    return report.run_id is not None and seen.adopted not in (None, report.run_id)
 
 
-def _decide_end(said: Ended, seen: Seen, now: datetime) -> tuple[Verdict, RunReports]:
+def _decide_end(report: Ended, seen: Seen, now: datetime) -> tuple[Verdict, RunReports]:
     """Decide about an end, where no other run has the task."""
     is_deciding = seen.is_revoked and seen.task in ("running", "restarting")
     if is_deciding and seen.reports.claim is None:
         return Verdict.WAIT, seen.reports
-    end = End(now, said.status, said.run_id, said.result, said.message)
-    return Verdict.END, seen.reports._replace(end=end)
+    end = End(now, report.status, report.run_id, report.result, report.message)
+    return Verdict.END, replace(seen.reports, end=end)
 
 
-def _decide_claim(said: Started | Running, seen: Seen, now: datetime) -> tuple[Verdict, RunReports]:
+def _decide_claim(
+    report: Started | Running, seen: Seen, now: datetime
+) -> tuple[Verdict, RunReports]:
     """Decide about a run that is wanted, where no other run has the task."""
     reports = seen.reports
     if seen.task == "restarting":
         return Verdict.WAIT, reports
     if reports.claim:
-        claim = reports.claim._replace(run_id=said.run_id)
+        claim = replace(reports.claim, run_id=report.run_id)
         if claim.run_link is None:
-            claim = claim._replace(run_link=said.run_link)
-        return Verdict.GO_ON, reports._replace(claim=claim)
+            claim = replace(claim, run_link=report.run_link)
+        return Verdict.GO_ON, replace(reports, claim=claim)
     if seen.is_revoked and seen.task not in ("awaiting_input", "success"):
         return Verdict.WAIT, reports
-    return Verdict.GO_ON, reports._replace(claim=Claim(now, said.run_id, said.run_link))
+    return Verdict.GO_ON, replace(reports, claim=Claim(now, report.run_id, report.run_link))
 
 
 def _refused(reports: RunReports, run_id: str | None) -> RunReports:
-    if run_id is None or run_id in reports.refused or len(reports.refused) >= _MAX_REFUSED:
+    is_full = len(reports.refused) >= _MAX_REFUSED
+    if run_id is None or run_id in reports.refused or is_full:
         return reports
-    return reports._replace(refused=(*reports.refused, run_id))
+    return replace(reports, refused=(*reports.refused, run_id))

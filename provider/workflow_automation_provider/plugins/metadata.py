@@ -8,8 +8,8 @@ other query, takes no lock, and is all that a stranger gets.
 **Lock.** The DAG run, the task instance, and the start that gave out the token: in the order in
 which Airflow locks them when it parks or clears a task. Then the entries are read again, in a
 statement of its own: one that has waited for a lock may not see what was written meanwhile. To
-close a start, its task writes it again, and so waits for what is decided here. SQLite locks no
-rows: one transaction writes at a time.
+revoke a token, its task writes the start again, and so waits for what is decided here. SQLite locks
+no rows: one transaction writes at a time.
 
 **Wake.** A parked task is not resumed from here: until the scheduler has handled its executor's
 message that the task has left the worker, Airflow takes a task that is queued again for one that
@@ -30,10 +30,12 @@ from airflow.models.task_state_store import TaskStateStoreModel as Store
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.state import State, TaskInstanceState
+from msgspec.structs import replace
 from sqlalchemy import insert, or_, select, text, update
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm import lazyload
 
+from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.callbacks.report import (
     Ended,
     Running,
@@ -41,25 +43,29 @@ from workflow_automation_provider.execution.callbacks.report import (
     task_of,
 )
 from workflow_automation_provider.execution.callbacks.wait import MIN_SLEEP
-from workflow_automation_provider.execution.starts.ledger import (
+from workflow_automation_provider.execution.starts.entries import (
     START,
     START_KEY,
     End,
-    RunReports,
+    Entry,
     Start,
     entry_of,
     message_key,
     place_of,
+    read_message,
+    read_start,
     revoked_key,
     run_key,
+    start_key,
 )
+from workflow_automation_provider.execution.starts.ledger import facts_of
 from workflow_automation_provider.plugins.decision import Seen, Verdict, decide
 
 if TYPE_CHECKING:
     from sqlalchemy import Select
     from sqlalchemy.orm import Session
 
-    from workflow_automation_provider.execution.callbacks.report import Said
+    from workflow_automation_provider.execution.callbacks.report import Report
 
 _PLACE = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
 COORDINATES = tuple(name for name in _PLACE if hasattr(Store, name))
@@ -86,35 +92,41 @@ def is_known(token: str) -> bool:
         return ti is not None and _look(session, ti, digest_of(token)) is not None
 
 
-def respond(token: str, said: Said) -> tuple[Verdict, End | None]:
+def respond(token: str, report: Report) -> tuple[Verdict, End | None]:
     """
-    Decide what to say to a run, and store what it says.
+    Decide what to say to a run, and store what it reports.
 
-    :param said: what the run says
-    :return: the verdict, and the end that the run has said
+    :return: the verdict, and the end that the run has reported
     :raises UnavailableError: if the database is locked or cannot be reached
     """
     digest, now = digest_of(token), datetime.now(UTC)
     with _locked(token) as (session, ti, seen):
         if seen is None:
             return Verdict.STOP, None
-        verdict, after = decide(said, seen, now)
+
+        verdict, after = decide(report, seen, now)
         if after != seen.reports:
-            _write(session, ti, run_key(digest), entry_of(after))
-        if isinstance(said, Running) and verdict is Verdict.GO_ON:
-            word = {"at": now.isoformat(), "message": said.message, "progress": said.progress}
-            _write_word(session, ti, digest, word)
-        if isinstance(said, Ended) and verdict is Verdict.END:
+            _write(session, ti, run_key(digest), after)
+        if isinstance(report, Running) and verdict is Verdict.GO_ON:
+            _change_message(
+                session,
+                ti,
+                digest,
+                at=now,
+                message=report.message or "",
+                progress=report.progress,
+            )
+        if isinstance(report, Ended) and verdict is Verdict.END:
             _wake(ti)
-        if verdict is Verdict.STOP and _lacks_run_id(said, seen):
+        if verdict is Verdict.STOP and _lacks_run_id(report, seen):
             why = "404: the end has no run_id, and the run has said one before"
-            _write_word(session, ti, digest, {"refused_at": now.isoformat(), "refusal": why})
+            _change_message(session, ti, digest, refused_at=now, refusal=why)
         return verdict, after.end
 
 
-def _lacks_run_id(said: Said, seen: Seen) -> bool:
+def _lacks_run_id(report: Report, seen: Seen) -> bool:
     """Return whether an end is refused because it does not say which run it is of."""
-    is_nameless_end = isinstance(said, Ended) and said.run_id is None
+    is_nameless_end = isinstance(report, Ended) and report.run_id is None
     return is_nameless_end and bool(seen.reports.run_ids) and not seen.reports.stopped
 
 
@@ -126,10 +138,10 @@ def note_refusal(token: str, why: str) -> None:
 
     :raises UnavailableError: if the database is locked or cannot be reached
     """
-    word = {"refused_at": datetime.now(UTC).isoformat(), "refusal": why}
+    now = datetime.now(UTC)
     with _locked(token) as (session, ti, seen):
         if seen is not None:
-            _write_word(session, ti, digest_of(token), word)
+            _change_message(session, ti, digest_of(token), refused_at=now, refusal=why)
 
 
 @contextlib.contextmanager
@@ -214,46 +226,52 @@ def _look(
 
     :param is_present: whether the task's DAG run goes on
     """
-    said = Store.key.in_([run_key(digest), revoked_key(digest)])
+    is_of_token = Store.key.in_([run_key(digest), revoked_key(digest)])
+    is_start = Store.key.startswith(START, autoescape=True)
     query = select(Store.key, Store.value).filter_by(**_place(ti))
-    query = query.where(or_(said, Store.key.startswith(START, autoescape=True)))
-    entries = {entry.key: json_object(entry.value) or {} for entry in session.execute(query)}
-    starts = _starts(entries)
-    issuer = next((start for start in starts if start.token == digest and start.run is None), None)
-    if issuer is None:
-        return None
+    query = query.where(or_(is_of_token, is_start))
+    entries = {entry.key: json_value(entry.value) for entry in session.execute(query)}
+    try:
+        starts = _starts(entries)
+        issuer = next(
+            (start for start in starts if start.token == digest and start.run is None), None
+        )
+        if issuer is None:
+            return None
+        facts = facts_of(issuer, entries.get)
+    except InvalidRequestError as error:
+        raise UnavailableError(error.message) from None
 
     # A task instance that was deleted and made again begins at try 1, and may have the entries of
     # before.
     counted = [start for start in starts if start.try_number <= ti.try_number]
     last = max(counted, key=lambda start: start.place, default=issuer)
     is_last = last.token == digest
-    return f"{START}{issuer.try_number}/{issuer.number}", Seen(
-        reports=RunReports.of(entries.get(run_key(digest))),
+    adopted = None
+    if is_last and last.run:
+        adopted = last.run["run_id"]
+    return start_key(issuer.place), Seen(
+        reports=facts.reports,
         is_last=is_last,
         is_current=is_last and last.max_tries == ti.max_tries,
         is_revoked=revoked_key(digest) in entries,
         waits=last.waits,
-        adopted=last.run["run_id"] if is_last and last.run else None,
+        adopted=adopted,
         task=_state_of(ti, is_present=is_present),
     )
 
 
-def _starts(entries: Mapping[str, dict[str, Any]]) -> list[Start]:
+def _starts(entries: Mapping[str, object]) -> list[Start]:
     """
     Return the starts of the operator: one by name has no token.
 
-    :raises UnavailableError: if a person has damaged one
+    :raises InvalidRequestError: if a person has damaged one
     """
     starts: list[Start] = []
     for key, value in entries.items():
-        place = START_KEY.fullmatch(key)
-        if place is None or place[3] is not None:
-            continue
-        start = Start.of(place_of(place), value)
-        if start is None:
-            raise UnavailableError("an entry of a start was changed")
-        starts.append(start)
+        match = START_KEY.fullmatch(key)
+        if match and match[3] is None:
+            starts.append(read_start(place_of(match), value))
     return starts
 
 
@@ -267,13 +285,15 @@ def _state_of(ti: TaskInstance, *, is_present: bool) -> str | None:
     return ti.state
 
 
-def json_object(text: str | None) -> dict[str, Any] | None:
-    """Return the value of an entry, None if it is no JSON object."""
+def json_value(text: str | None) -> Any:
+    """Return the value of an entry; if it is no JSON, its text, which no entry of ours is."""
     try:
-        found = json.loads(text or "")
+        value = json.loads(text or "")
     except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+        value = None
+    if value is None:
+        return text or ""
+    return value
 
 
 def _wake(ti: TaskInstance) -> None:
@@ -286,18 +306,20 @@ def _wake(ti: TaskInstance) -> None:
     ti.trigger_timeout = min(ti.trigger_timeout or soon, soon)
 
 
-def _write_word(session: Session, ti: TaskInstance, digest: str, word: dict[str, Any]) -> None:
-    """Write what a run says while it works, beside what the entry says of other things."""
+def _change_message(session: Session, ti: TaskInstance, digest: str, **fields: Any) -> None:
+    """
+    Change some fields of a run's :class:`LastMessage`.
+
+    :param fields: those that change
+    """
     key = message_key(digest)
     query = select(Store.value).filter_by(**_place(ti), key=key)
-    before = json_object(session.scalar(query)) or {}
-    new = {name: value for name, value in word.items() if value is not None}
-    kept = {name: value for name, value in before.items() if name not in word}
-    _write(session, ti, key, {**kept, **new})
+    before = read_message(json_value(session.scalar(query)))
+    _write(session, ti, key, replace(before, **fields))
 
 
-def _write(session: Session, ti: TaskInstance, key: str, value: Mapping[str, Any]) -> None:
-    values = {"value": json.dumps(value), "updated_at": datetime.now(UTC)}
+def _write(session: Session, ti: TaskInstance, key: str, entry: Entry) -> None:
+    values = {"value": json.dumps(entry_of(entry)), "updated_at": datetime.now(UTC)}
     change = update(Store).filter_by(**_place(ti), key=key).values(values)
     if session.execute(change.execution_options(synchronize_session=False)).rowcount:  # type: ignore[attr-defined]
         return

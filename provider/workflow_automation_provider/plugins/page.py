@@ -44,14 +44,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from workflow_automation_provider.client.checks import browser_link
 from workflow_automation_provider.execution.batch.record import BATCH
 from workflow_automation_provider.execution.errors import printable, without_escape_codes
-from workflow_automation_provider.execution.starts.ledger import PREFIX
+from workflow_automation_provider.execution.starts.entries import PREFIX
 from workflow_automation_provider.plugins.conversation import (
     Conversation,
     State,
     conversations,
     mistyped,
 )
-from workflow_automation_provider.plugins.metadata import COORDINATES, json_object
+from workflow_automation_provider.plugins.metadata import COORDINATES, json_value
 
 if TYPE_CHECKING:
     from sqlalchemy import Select
@@ -155,14 +155,14 @@ def _read_starts(session: Session, tasks: Mapping[Any, Task]) -> None:
     of_tasks = TaskInstance.id.in_(ids)
     query = _entries_query(of_tasks, or_(_IS_OURS, _MAY_BE_MISTYPED))
     for entry in session.execute(query):
-        tasks[_place(entry)].entries[entry.key] = json_object(entry.value)
+        tasks[_place(entry)].entries[entry.key] = json_value(entry.value)
 
 
 def _read_batches(session: Session, tasks: Mapping[Any, Task]) -> None:
     """Add the last entry of each batch."""
     ids = [task.row.batch for task in tasks.values() if task.row.batch]
     for entry in session.execute(_entries_query(Store.id.in_(ids))):
-        tasks[_place(entry)].entries[BATCH] = json_object(entry.value)
+        tasks[_place(entry)].entries[BATCH] = json_value(entry.value)
 
 
 def _mistyped(tasks: Iterable[Task]) -> list[tuple[Any, str, str]]:

@@ -23,7 +23,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from jinja2 import StrictUndefined
 
 from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
-from workflow_automation_provider.execution.starts.ledger import ADOPTED
+from workflow_automation_provider.execution.starts.entries import ADOPTED
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once

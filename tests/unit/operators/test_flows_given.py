@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from workflow_automation_provider.exceptions import Accepted, InvalidRequestError
 from workflow_automation_provider.execution.errors import how_to_continue
-from workflow_automation_provider.execution.starts.ledger import ADOPTED
+from workflow_automation_provider.execution.starts.entries import ADOPTED
 from workflow_automation_provider.taskflow import trigger_flow_once
 
 from ..starts import MAYBE, mentions, requests, trigger

@@ -21,8 +21,8 @@ import httpx
 import pytest
 from sqlalchemy.exc import DataError, OperationalError
 
-from workflow_automation_provider.execution.callbacks.report import MAX_BODY, PATH, new_token, read
-from workflow_automation_provider.execution.starts.ledger import End, RunReports
+from workflow_automation_provider.execution.callbacks.report import MAX_BODY, PATH, new_token, parse
+from workflow_automation_provider.execution.starts.entries import End, RunReports
 from workflow_automation_provider.plugins import callback_endpoint, metadata
 
 from .conftest import serving
@@ -169,9 +169,9 @@ def test_body_is_parsed_off_the_event_loop(waiting, http, monkeypatch):
 
     def watched(body):
         loops.append(asyncio._get_running_loop())
-        return read(body)
+        return parse(body)
 
-    monkeypatch.setattr(callback_endpoint, "read", watched)
+    monkeypatch.setattr(callback_endpoint, "parse", watched)
     assert http.post(waiting().url, json=SUCCESS).status_code == 200
     assert loops == [None]
 

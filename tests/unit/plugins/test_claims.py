@@ -10,8 +10,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
-from workflow_automation_provider.execution.starts.ledger import Claim, RunReports
+from workflow_automation_provider.execution.starts.entries import Claim, RunReports
 from workflow_automation_provider.plugins import metadata
 
 EVERY = ["started", "running", "success"]
@@ -91,7 +92,7 @@ def test_stop(waiting, say, state):
     assert say(url) == 404
     task.token = token
     stopped = task.reports
-    assert stopped == before._replace(stopped=stopped.stopped)
+    assert stopped == replace(before, stopped=stopped.stopped)
     task.change(state="running", max_tries=task.max_tries)
     assert [say(url, status) for status in EVERY] == [404, 404, 404]
     assert (task.reports, task.reports.end) == (stopped, None)

@@ -7,15 +7,16 @@ from datetime import UTC, datetime
 from itertools import product
 
 import pytest
+from msgspec.structs import replace as replace_entry
 
-from workflow_automation_provider.execution.callbacks.report import Ended, Running, Said, Started
-from workflow_automation_provider.execution.starts.ledger import Claim, End, RunReports
+from workflow_automation_provider.execution.callbacks.report import Ended, Report, Running, Started
+from workflow_automation_provider.execution.starts.entries import Claim, End, RunReports
 from workflow_automation_provider.plugins import decision
 from workflow_automation_provider.plugins.decision import Seen, Verdict, decide
 
 THEN, NOW = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
 RUN_IDS = None, "7", "8"
-SAID: list[Said] = [
+SAID: list[Report] = [
     said
     for run_id in RUN_IDS
     for said in (
@@ -81,7 +82,7 @@ ROWS = {
         "STOP, recorded",
         "",
     ),
-    "is not that which claimed, ended or was entered": (
+    "is not that which claimed, ended or is adopted": (
         is_other,
         "STOP, recorded",
         "STOP, recorded",
@@ -133,16 +134,18 @@ def recorded(cell, said, seen):
     """Return what the run has said and was told, after that."""
     reports, claim = seen.reports, seen.reports.claim
     if cell.endswith("recorded") and is_other(said, seen):
-        return reports._replace(refused=(said.run_id,) if said.run_id else ())
+        return replace_entry(reports, refused=(said.run_id,) if said.run_id else ())
     if cell == "STOP, recorded":
-        return reports._replace(stopped=NOW)
+        return replace_entry(reports, stopped=NOW)
     if cell == "GO_ON, it claims":
-        return reports._replace(claim=Claim(NOW, said.run_id, said.run_link))
+        return replace_entry(reports, claim=Claim(NOW, said.run_id, said.run_link))
     if cell in ("END", "WAIT, while it runs"):
-        return reports._replace(end=End(NOW, said.status, said.run_id, said.result, said.message))
+        return replace_entry(
+            reports, end=End(NOW, said.status, said.run_id, said.result, said.message)
+        )
     if cell == "GO_ON":
         link = claim.run_link or said.run_link
-        return reports._replace(claim=claim._replace(run_id=said.run_id, run_link=link))
+        return replace_entry(reports, claim=replace_entry(claim, run_id=said.run_id, run_link=link))
     return reports
 
 

@@ -20,13 +20,14 @@ from airflow.utils.session import create_session
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from sqlalchemy import delete, event
 from sqlalchemy.exc import OperationalError
 
 from waiting_tasks import WaitingTask, make_dag
 from workflow_automation_provider.client.checks import web_link
 from workflow_automation_provider.execution.callbacks.report import digest_of
-from workflow_automation_provider.execution.starts.ledger import (
+from workflow_automation_provider.execution.starts.entries import (
     Claim,
     End,
     Outcome,
@@ -41,7 +42,7 @@ from workflow_automation_provider.execution.store import _PROBE
 from workflow_automation_provider.execution.upload import UPLOAD_KEY
 from workflow_automation_provider.plugins import page
 from workflow_automation_provider.plugins.conversation import conversations
-from workflow_automation_provider.plugins.metadata import json_object
+from workflow_automation_provider.plugins.metadata import json_value
 
 LIST = "/workflow-automation/runs/"
 TAB = "/workflow-automation/runs/task"
@@ -137,7 +138,7 @@ class Task(WaitingTask):
 
     def park(self, seconds: float = 86400, silence: float | None = None) -> Task:
         """Wait for the end of the last start."""
-        self.start = self.start._replace(completion_timeout=seconds, heartbeat_timeout=silence)
+        self.start = replace(self.start, completion_timeout=seconds, heartbeat_timeout=silence)
         self._write(self.start)
         self.change(state="awaiting_input")
         return self
@@ -568,7 +569,7 @@ class TestTab:
         text = tab(task).text
         assert text.count("Sent") == 2
         titles = ["Sent", "nothing was started", "Response: a run was started", '"run_id": "1001"']
-        titles += ["Closed", "Claimed by", "Last word", "line 1\nline 2"]
+        titles += ["Revoked", "Claimed by", "Last message", "line 1\nline 2"]
         places = [text.index(title) for title in titles]
         assert places == sorted(places)
         assert "mark the task as success or failed" in text
@@ -801,9 +802,9 @@ class TestHostileTexts:
             assert not set(found.text) & {*"\u202e\u2066\u200b\x1b\0"}
             assert len(response.text) < 60_000
 
-    @pytest.mark.parametrize("url", ["javascript:alert(1)", {"a": 1}])
-    def test_no_link(self, dag, listed, tab, url):
-        task = Task(dag).outcome(run={"run_id": "1001", "run_link": url})
+    def test_no_link(self, dag, listed, tab):
+        run = {"run_id": "1001", "run_link": "javascript:alert(1)"}
+        task = Task(dag).outcome(run=run)
         for found in (listed(), tab(task)):
             assert "1001" in found.text
             assert all(link.startswith(("/dags/", "?")) for link in found.links), found.links
@@ -857,7 +858,7 @@ class TestHostileTexts:
         names = "start/1/0", "start/\u0663/0", "start/x", "outcome/1/0", "batch", "run"
         keys = [f"workflow_automation_{name}" for name in names]
         for key in (*keys, run_key(digest), message_key(digest), revoked_key(digest)):
-            runs = conversations(row, {keys[0]: start, key: json_object(value)})
+            runs = conversations(row, {keys[0]: start, key: json_value(value)})
             assert page._page(title="Flow run", row=row, runs=runs).status_code == 200
             rows = sorted(
                 (run for run in runs if not run.matches("?")), key=lambda run: run.pressure

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import Response
 
-from workflow_automation_provider.execution.callbacks.report import Ended, read
+from workflow_automation_provider.execution.callbacks.report import Ended, parse
 from workflow_automation_provider.testing import Callback, Callbacks, Journal, LocalService
 from workflow_automation_provider.testing._server import callback_sender
 from workflow_automation_provider.testing._server.responses import Exchange
@@ -117,7 +117,7 @@ def test_a_run_calls_back_as_a_flow_would(run, receiver, scripted, end):
         None,
         1,
     )
-    assert read(body) == end
+    assert parse(body) == end
     assert callback.body == json.loads(body)
 
 
@@ -405,7 +405,7 @@ def test_first_step_words_and_end(service, call, receiver, names_run):
         {"status": "success", "result": 3, **named},
     ]
     for _, _, body in receiver.received:
-        read(body)
+        parse(body)
     ((work,), (run,)) = service.journal.worked(), service.runs
     assert (work.run_id, work.flow_id, work.inputs) == (run.run_id, run.flow_id, run.inputs)
 

@@ -1,5 +1,5 @@
 """
-The callback of a flow: its URL, its token, and what it may say.
+The callback of a flow: its URL, its token, and what it may report.
 
 The task makes the token and keeps only a hash of it; the endpoint in Airflow's API server
 (``plugins``) knows nothing but the tokens' hashes. Both read this module, so that they agree.
@@ -84,7 +84,7 @@ class Started(NamedTuple):
 
 class Running(NamedTuple):
     """
-    A run's word that it is still running.
+    A run's report that it is still running.
 
     It claims, too. ``progress`` is a number from 0 to 1.
     """
@@ -96,7 +96,7 @@ class Running(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A run's word that it has ended; ``result`` is any JSON value."""
+    """A run's report that it has ended; ``result`` is any JSON value."""
 
     status: Literal["success", "failed"]
     result: Any = None
@@ -104,22 +104,22 @@ class Ended(NamedTuple):
     run_id: str | None = None
 
 
-Said: TypeAlias = Started | Running | Ended
+Report: TypeAlias = Started | Running | Ended
 """What a flow can send."""
 
-_WORDS: dict[str, type[Said]] = {
+_REPORTS: dict[str, type[Report]] = {
     "started": Started,
     "running": Running,
     "success": Ended,
     "failed": Ended,
 }
 _FIELDS = tuple(
-    dict.fromkeys(["status", *(name for word in _WORDS.values() for name in word._fields)])
+    dict.fromkeys(["status", *(name for kind in _REPORTS.values() for name in kind._fields)])
 )
 """All fields, in the order of the documentation."""
 
 
-def read(body: bytes) -> Said:
+def parse(body: bytes) -> Report:
     """
     Parse the body of a callback.
 
@@ -142,12 +142,12 @@ def read(body: bytes) -> Said:
             f"A field is not supported; expected {', '.join(_FIELDS)}. "
             "Put what else the flow returns into result."
         )
-    word = _WORDS[status]
+    kind = _REPORTS[status]
     # A field of another status is left out.
-    values = {name: _value(name, fields.get(name)) for name in word._fields if name != "status"}
-    if word is Ended:
+    values = {name: _value(name, fields.get(name)) for name in kind._fields if name != "status"}
+    if kind is Ended:
         values["status"] = status
-    return word(**values)
+    return kind(**values)
 
 
 def _status(status: object) -> str:
@@ -157,7 +157,7 @@ def _status(status: object) -> str:
     :raises ValueError: if it is none
     """
     known = status.strip().lower() if isinstance(status, str) else ""
-    if known in _WORDS:
+    if known in _REPORTS:
         return known
     given = "another text" if isinstance(status, str) else _kind(status)
     raise ValueError(f"status is {given}; expected 'started', 'running', 'success' or 'failed'.")
@@ -178,9 +178,9 @@ def _kind(value: object) -> str:
     return _KINDS.get(type(value), "missing or null")
 
 
-def without_token(said: Said, token: str) -> Said:
-    """Return what a flow says with a note in place of the token: it may return its inputs."""
-    return type(said)(*(_withheld(token, value) for value in said))
+def without_token(report: Report, token: str) -> Report:
+    """Return a report with a note in place of the token: it may return its inputs."""
+    return type(report)(*(_withheld(token, value) for value in report))
 
 
 def _withheld(token: str, value: Any) -> Any:

@@ -33,13 +33,10 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.errors import quoted
-from workflow_automation_provider.execution.starts.ledger import LastMessage
-from workflow_automation_provider.execution.starts.starter import (
-    POLL_INTERVAL,
-    check_adopted,
-    redactor_for,
-    redactor_of,
-)
+from workflow_automation_provider.execution.redaction import redactor_for, redactor_or_none
+from workflow_automation_provider.execution.starts.entries import LastMessage
+from workflow_automation_provider.execution.starts.ledger import check_adopted
+from workflow_automation_provider.execution.starts.settlement import POLL_INTERVAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,7 +45,8 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.redaction import Redactor
     from workflow_automation_provider.execution.retry import SendRetrier
-    from workflow_automation_provider.execution.starts.ledger import End, Facts, RunResult
+    from workflow_automation_provider.execution.starts.entries import End, RunResult
+    from workflow_automation_provider.execution.starts.ledger import Facts
     from workflow_automation_provider.execution.starts.record import StartRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -152,7 +150,7 @@ class CompletionWait:
     def _left(self, facts: Facts) -> timedelta:
         """Return how long the task may still wait for the next thing that the run says."""
         now = datetime.now(UTC)
-        left = _until(facts) - now
+        left = facts.until - now
         if facts.start.heartbeat_timeout is None:
             return left
         silent_until = self._last_said(facts) + timedelta(seconds=facts.start.heartbeat_timeout)
@@ -163,12 +161,12 @@ class CompletionWait:
         claim = facts.reports.claim
         assert facts.start.token  # noqa: S101
         word = self._record.last_message(facts.start.token)
-        times = [_since(facts), claim and claim.at, word.at]
+        times = [facts.since, claim and claim.at, word.at]
         return max(at for at in times if at)
 
     def _timed_out(self, facts: Facts) -> RunTimeoutError:
         """Return the error for a run that is overdue, or silent."""
-        if _until(facts) <= datetime.now(UTC):
+        if facts.until <= datetime.now(UTC):
             return self._overdue(facts)
         last = self._last_said(facts).isoformat(timespec="seconds")
         timeout = timedelta(seconds=facts.start.heartbeat_timeout or 0)
@@ -185,7 +183,7 @@ class CompletionWait:
         if "run_id" in run:
             by_id = f"run {run['run_id']}"
         where = run.get("run_link") or by_id
-        timeout = _until(facts) - _since(facts)
+        timeout = facts.until - facts.since
         url = facts.start.callback_url
         at = f" at {url}" if url else ""
         return RunTimeoutError(
@@ -212,13 +210,13 @@ class CompletionWait:
         self._log.info(
             "Waiting for the end of run %s, until %s at the latest.",
             one_line(run.get("run_id", "(unknown id)")),
-            _until(facts).isoformat(timespec="seconds"),
+            facts.until.isoformat(timespec="seconds"),
         )
         if redactor or not facts.reports.run_id:
             self._push(facts, run)
         sleep = MIN_SLEEP
         if self._is_resumed:
-            waited = datetime.now(UTC) - _since(facts)
+            waited = datetime.now(UTC) - facts.since
             sleep = min(left, _SLEEP_FACTOR * waited, _MAX_SLEEP)
 
         from airflow.sdk.exceptions import TaskAwaitingInput
@@ -304,7 +302,7 @@ class CompletionWait:
         return run if result is None else {**run, "result": result}
 
     def _redactor_or_none(self, facts: Facts) -> Redactor | None:
-        return redactor_of(self._hook, facts.start.conn_id)
+        return redactor_or_none(self._hook, facts.start.conn_id)
 
     def _redactor(self, facts: Facts, end: End) -> Redactor:
         """
@@ -377,16 +375,3 @@ def _redacted(value: Any, redactor: Redactor) -> Any:
     text = value if isinstance(value, str) else json.dumps(value)
     shown = redactor.text(text)
     return value if shown == text else shown
-
-
-def _since(facts: Facts) -> datetime:
-    """Return when the wait began; with a run that a person entered, it begins anew."""
-    if facts.start.run:
-        return facts.start.at
-    known = facts.outcome or facts.reports.claim
-    return known.at if known else facts.start.at
-
-
-def _until(facts: Facts) -> datetime:
-    """Return when the wait ends at the latest."""
-    return _since(facts) + timedelta(seconds=facts.start.completion_timeout or 0)

@@ -1,44 +1,21 @@
 """
 What may be sent, decided by the starts of one task instance. Read this first.
 
-There is no I/O here, as in h11. :mod:`~.record` reads the entries of the task state store,
-:func:`decide` says what to do, and :mod:`~.starter` does it. The endpoint in Airflow's API server
-reads the same entries.
-
-=======================  ===================  ====================================================
-Entry                    Written by           Says
-=======================  ===================  ====================================================
-``start/{try}/{n}``      the task, once,      what is asked for, the hash of the token that the
-                         before it sends      run is given, ``max_tries``, how long the task
-                                              waits; or the run that a person entered. n counts
-                                              the executions within one try
-``outcome/{try}/{n}``    the same execution,  what the response said: a *run*, *nothing* was
-                         once                 started, or a run is *unidentified*. In doubt, there
-                                              is none
-``revoked/{hash}``       the task, once       no run may claim this start while the task decides,
-                                              nor later, unless a person enters that run
-``run/{hash}``           the endpoint         the run's claim and its end, when it was told to
-                                              stop, and which runs were refused
-``message/{hash}``       the endpoint         the last message of a run that works, and the last
-                                              call that was refused for its form: nothing is
-                                              decided by it
-=======================  ===================  ====================================================
-
-An entry has one writer and never loses what it says, so a write that Airflow repeats later does no
-harm. Only what a person has entered is deleted. All keys begin with ``workflow_automation_``; that
-of a start within a task (``trigger_flow_once``) ends with its name.
+There is no I/O here, as in h11. :mod:`~.entries` says what is kept of a start. From that,
+:func:`facts_of` makes what is known of it, for the task, for the endpoint in Airflow's API server
+and for the page. :func:`decide` says what to do, and :mod:`~.starter` does it.
 
 **Decide**, the first row that fits the last start:
 
 ====================================================  ============================================
 The last start                                        Then
 ====================================================  ============================================
-A person has entered a run that it does not name      that run, if :func:`why_not` has no reason
+A person gives the task a run that it does not name   that run, if :func:`why_not` has no reason
 There is none, or it has another ``max_tries``        send: the task was cleared
 A start by name that asked for something else         an error
-Its run was told to stop, and no person entered it    send
+Its run was told to stop, and was not adopted         send
 Its run failed, and is to be started again            send
-It names a run that a person entered                  that run; an error if it was told to stop
+It names a run that the task has adopted              that run; an error if it was told to stop
 Its run claimed, or ended                             that run
 Its outcome is a run, and its token is not revoked    that run
 It gave out no token: *nothing*                       send
@@ -58,316 +35,47 @@ start is sent only if no run of the first can go on, or the user accepts a secon
 from __future__ import annotations
 
 import enum
-import re
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from workflow_automation_provider.client.checks import one_line
+from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.execution.starts.entries import (
+    NO_REPORTS,
+    Outcome,
+    RunReports,
+    RunResult,
+    Start,
+    outcome_key,
+    read_entry,
+    read_reports,
+    revoked_key,
+    run_key,
+    run_result,
+)
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.redaction import Redactor
 
-PREFIX = "workflow_automation_"
-"""Prefix of all keys."""
-START, OUTCOME = f"{PREFIX}start/", f"{PREFIX}outcome/"
-START_KEY = re.compile(rf"{START}(\d{{1,6}})/(\d{{1,6}})(?:/(.*))?", re.ASCII | re.DOTALL)
-"""
-The key of a start.
-
-Its try, its number within the try, and its name; None for the operator's own.
-"""
-ADOPTED = f"{PREFIX}run"
-"""Key of the run that a person enters; that of a start by name has its name after a slash."""
-
-
-def place_of(key: re.Match[str]) -> tuple[int, int]:
-    """Return the try and the number of a start, from the match of its key."""
-    return int(key[1]), int(key[2])
-
-
-def revoked_key(token: str) -> str:
-    """Return the key of the entry that closes a start, from the hash of its token."""
-    return f"{PREFIX}revoked/{token}"
-
-
-def run_key(token: str) -> str:
-    """Return the key of the entry with what a run said, from the hash of its token."""
-    return f"{PREFIX}run/{token}"
-
-
-def message_key(token: str) -> str:
-    """Return the key of the entry with a run's last message, from the hash of its token."""
-    return f"{PREFIX}message/{token}"
-
-
-class RunResult(TypedDict, total=False):
-    """
-    The run that a task started, as the task's result.
-
-    What the service returned, as far as known.
-    """
-
-    run_id: str
-    """Its identifier, exactly as the service wrote it."""
-    run_link: str
-    """URL of the run in the application."""
-    flow_id: str
-    """The flow; missing if only the API key identifies it."""
-    response: Any
-    """The service's whole JSON response, only if it has no ``run_id``."""
-    result: Any
-    """What the flow returned, only if the task waited for its end."""
-
-
-def run_result(
-    run_id: str | None,
-    run_link: str | None = None,
-    flow_id: str | None = None,
-    response: object = None,
-) -> RunResult:
-    """Return a run with the fields that are known."""
-    run = {"run_id": run_id, "run_link": run_link, "flow_id": flow_id, "response": response}
-    return {name: value for name, value in run.items() if value is not None}  # type: ignore[return-value]  # a dict of those keys
-
-
-def entry_of(what: Start | Outcome | RunReports | Claim | End) -> dict[str, Any]:
-    """
-    Return the entry to store, as JSON values.
-
-    Without defaults, and without what its key says.
-    """
-    defaults = {**what._field_defaults, "try_number": what[0], "number": what[1]}
-    return {
-        name: _json(value) for name, value in what._asdict().items() if value != defaults.get(name)
-    }
-
-
-def _json(value: Any) -> Any:
-    match value:
-        case Claim() | End():
-            return entry_of(value)
-        case tuple():
-            return list(value)
-        case datetime():
-            return value.isoformat()
-    return value
-
-
-def _read(kind: type, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    Return the known fields of an entry from its JSON values.
-
-    A newer version may have written more.
-    """
-    names = [
-        name for name, value in entry.items() if name in kind.__annotations__ and value is not None
-    ]
-    return {name: _READ.get(name, lambda value: value)(entry[name]) for name in names}
-
-
-class Start(NamedTuple):
-    """
-    What an execution of the task was about to send, or the run that a person entered for it.
-
-    :param try_number: the execution's try
-    :param number: the execution's number within its try, from 0
-    :param at: when, by the worker's clock
-    :param max_tries: the task instance's, which a Clear changes
-    :param request: hash of what is asked for, None if that is not known before the start
-    :param token: hash of the run's token, None if it was given none
-    :param completion_timeout: seconds that the task waits for the end of the run, None if it does
-        not wait
-    :param heartbeat_timeout: seconds that the run may say nothing, None for as long as its end may
-        take
-    :param callback_url: where the run calls Airflow, without the token
-    :param run: the run that a person entered, None if the request is sent
-    :param issuer: try and number of the start that gave out the token, None if it is this one
-    :param earlier: what earlier starts may have left, in words; empty if nothing
-    """
-
-    try_number: int
-    number: int
-    at: datetime
-    max_tries: int
-    request: str | None = None
-    token: str | None = None
-    completion_timeout: float | None = None
-    heartbeat_timeout: float | None = None
-    callback_url: str = ""
-    run: RunResult | None = None
-    issuer: tuple[int, int] | None = None
-    conn_id: str | None = None
-    flow_id: str | None = None
-    earlier: str = ""
-
-    @classmethod
-    def of(cls, place: tuple[int, int], entry: Mapping[str, Any]) -> Start | None:
-        """Return the start of an entry, None if a person has damaged the entry."""
-        try_number, number = place
-        try:
-            start = cls(try_number=try_number, number=number, **_read(cls, entry))
-        except (AttributeError, TypeError, ValueError):
-            return None
-        return start if start.run is None or "run_id" in start.run else None
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Its try and number."""
-        return self.try_number, self.number
-
-    @property
-    def waits(self) -> bool:
-        """Whether the task waits for the end of the run."""
-        return self.completion_timeout is not None
-
-
-class Outcome(NamedTuple):
-    """
-    What the response to a start said.
-
-    :param kind: a *run* that the response names; *nothing* was started; or a run that is
-        *unidentified*
-    :param run: the run, if it is named; triggered by key, it may have no ``run_id``
-    :param reason: why the run is *unidentified*
-    """
-
-    kind: Literal["run", "nothing", "unidentified"]
-    at: datetime
-    run: RunResult | None = None
-    reason: str = ""
-
-    @classmethod
-    def of(cls, entry: Mapping[str, Any]) -> Outcome:
-        """
-        Return the outcome that an entry says.
-
-        :raises Exception: if a person has damaged it
-        """
-        return cls(**_read(cls, entry))
-
-
-class Claim(NamedTuple):
-    """The run's first step, which was told to go on."""
-
-    at: datetime
-    run_id: str | None = None
-    run_link: str | None = None
-
-
-class End(NamedTuple):
-    """How a run ended, as it said."""
-
-    at: datetime
-    status: Literal["success", "failed"]
-    run_id: str | None = None
-    result: Any = None
-    message: str | None = None
-
-
-class RunReports(NamedTuple):
-    """
-    What the run with one token has said and was told.
-
-    :param stopped: when it was first told to stop
-    :param refused: ids of the runs that were told to stop because another one has the task
-    """
-
-    claim: Claim | None = None
-    end: End | None = None
-    stopped: datetime | None = None
-    refused: Sequence[str] = ()
-
-    @classmethod
-    def of(cls, entry: Mapping[str, Any] | None) -> RunReports:
-        """
-        Return what an entry says; :data:`NO_REPORTS` if there is none.
-
-        :raises Exception: if a person has damaged it
-        """
-        return cls(**_read(cls, entry)) if entry else NO_REPORTS
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the run has claimed or ended, and was not told to stop: it is the task's run."""
-        return (self.claim is not None or self.end is not None) and self.stopped is None
-
-    @property
-    def run_ids(self) -> set[str]:
-        """The ids that the run has said."""
-        return {said.run_id for said in (self.claim, self.end) if said and said.run_id}
-
-    @property
-    def run_id(self) -> str | None:
-        """The id that the run said when it claimed, or else when it ended."""
-        return (self.claim and self.claim.run_id) or (self.end and self.end.run_id) or None
-
-
-NO_REPORTS = RunReports()
-"""What a run has said before it speaks."""
-
-
-class LastMessage(NamedTuple):
-    """
-    The last message of a run that works: it decides nothing but whether the run is silent.
-
-    :param at: when the run last said that it was running, None if it never did
-    :param refused_at: when a call was last refused for its form, None if none was
-    :param refusal: why
-    """
-
-    at: datetime | None = None
-    message: str = ""
-    progress: float | None = None
-    refused_at: datetime | None = None
-    refusal: str = ""
-
-    @classmethod
-    def of(cls, entry: Mapping[str, Any] | None) -> LastMessage:
-        """Return what an entry says; a time without a time zone is taken for UTC."""
-        if not entry:
-            return cls()
-        known = {name: value for name, value in entry.items() if name in cls._fields}
-        for name in ("at", "refused_at"):
-            if known.get(name):
-                at = datetime.fromisoformat(known[name])
-                known[name] = at if at.tzinfo else at.replace(tzinfo=UTC)
-        return cls(**known)
-
-
-def _time(text: str) -> datetime:
-    if (at := datetime.fromisoformat(text)).tzinfo is None:
-        raise ValueError  # it has no time zone
-    return at
-
-
-_READ: dict[str, Callable[[Any], Any]] = {
-    "at": _time,
-    "stopped": _time,
-    "max_tries": int,
-    "completion_timeout": float,
-    "heartbeat_timeout": float,
-    "run": lambda run: {**run},
-    "issuer": lambda place: tuple(map(int, place)),
-    "refused": tuple,
-    "claim": lambda entry: Claim(**_read(Claim, entry)),
-    "end": lambda entry: End(**_read(End, entry)),
-}
+Read: TypeAlias = Callable[[str], object]
+"""Returns the entry with a key, as JSON values; None if there is none."""
 
 
 class Facts(NamedTuple):
     """
     What is known of one start.
 
-    :param is_revoked: whether its token is revoked
-    :param is_closed: whether this execution has closed it
+    :param is_revoked: whether its token is revoked, where the response named a run that has not
+        begun: it decides nothing else
+    :param is_settled: whether this execution has revoked it, so that no run can begin any more
     """
 
     start: Start
     outcome: Outcome | None = None
     reports: RunReports = NO_REPORTS
     is_revoked: bool = False
-    is_closed: bool = False
+    is_settled: bool = False
 
     def counts(self, max_tries: int) -> bool:
         """Return whether it was recorded since the last Clear, by the task's ``max_tries``."""
@@ -391,12 +99,25 @@ class Facts(NamedTuple):
         is_denied = self.outcome is not None and self.outcome.kind == "nothing"
         return self.reports.stopped is not None or (is_denied and not self.reports.has_begun)
 
+    @property
+    def since(self) -> datetime:
+        """When the wait for the end of the run began: with an adopted run, it begins anew."""
+        if self.start.run:
+            return self.start.at
+        known = self.outcome or self.reports.claim
+        return known.at if known else self.start.at
+
+    @property
+    def until(self) -> datetime:
+        """When the wait ends at the latest."""
+        return self.since + timedelta(seconds=self.start.completion_timeout or 0)
+
     def run(self, redactor: Redactor | None) -> RunResult:
         """
         Return the run of this start, as far as it is known.
 
         :param redactor: knows the secrets of the connection, None if it cannot be used: what the
-            run itself has said is left out then, or where it reveals one
+            run itself has reported is left out then, or where it reveals one
         """
         known = self.start.run or (self.outcome and self.outcome.run) or {}
         run: RunResult = {**known}
@@ -442,14 +163,41 @@ class Facts(NamedTuple):
             )
 
         run = self.run(redactor)
-        words = (
-            f"started run {run['run_id']}" if "run_id" in run else "started a run without a run_id"
-        )
+        words = "started a run without a run_id"
+        if "run_id" in run:
+            words = f"started run {run['run_id']}"
         if "run_link" in run:
             words = f"{words}, {run['run_link']}"
         if self.reports.end:
             words = f"{words}, which has ended ({self.reports.end.status})"
         return one_line(words)
+
+
+def facts_of(start: Start, read: Read, *, name: str | None = None) -> Facts:
+    """
+    Return what is known of a start.
+
+    :param read: called only for the entries that can decide something
+    :param name: the name of the start
+    :raises InvalidRequestError: if a person has damaged an entry
+    """
+    reports = NO_REPORTS
+    if start.token:
+        reports = read_reports(start.token, read(run_key(start.token)))
+    if start.run:
+        return Facts(start=start, reports=reports)
+
+    key = outcome_key(start.place, name)
+    entry = read(key)
+    outcome = None
+    if entry is not None:
+        outcome = read_entry(Outcome, key, entry)
+
+    is_revoked = False
+    names_run = outcome is not None and outcome.kind == "run"
+    if start.token and names_run and not (reports.has_begun or reports.stopped):
+        is_revoked = read(revoked_key(start.token)) is not None
+    return Facts(start=start, outcome=outcome, reports=reports, is_revoked=is_revoked)
 
 
 class StartOptions(NamedTuple):
@@ -475,7 +223,7 @@ class Decision(enum.Enum):
 
     SEND = "send"
     RETURN = "return the run of the last start"
-    ADOPT = "continue with the run that a person entered"
+    ADOPT = "continue with the run that a person gives the task"
     REVOKE = "revoke the token of the last start, and decide again"
     CHANGED = "report that another request was sent under this name"
     DOUBT = "report that a run may have been started"
@@ -487,13 +235,16 @@ def decide(facts: Facts | None, options: StartOptions, adopted: str | None = Non
     Decide what to do, by the table above.
 
     :param facts: what is known of the last start, None if there is none
-    :param adopted: the run that a person has entered
+    :param adopted: id of the run that a person gives the task, None if there is none
     """
-    last = facts if facts and facts.counts(options.max_tries) else None
+    last = None
+    if facts and facts.counts(options.max_tries):
+        last = facts
     if adopted and not (last and last.start.run and last.start.run["run_id"] == adopted):
         return Decision.ADOPT
     if last is None:
         return Decision.SEND
+
     start, outcome, reports = last.start, last.outcome, last.reports
     if options.is_named and not start.run and start.request != options.request:
         return Decision.CHANGED
@@ -501,18 +252,20 @@ def decide(facts: Facts | None, options: StartOptions, adopted: str | None = Non
         return Decision.SEND
     if options.replaces_failed and reports.end and reports.end.status == "failed":
         return Decision.SEND
+
     kind = outcome and outcome.kind
     if start.run or reports.has_begun or (kind == "run" and not last.is_revoked):
         return Decision.RETURN
-    if start.token and not last.is_closed:
+    if start.token and not last.is_settled:
         return Decision.REVOKE
+
     if kind == "unidentified":
         return Decision.UNIDENTIFIED
     if kind == "nothing" and (start.token or not start.earlier):
         return Decision.SEND
-    if options.on_unknown_start == "start_again" or (
-        start.token and options.on_unknown_start == "claim"
-    ):
+    if options.on_unknown_start == "start_again":
+        return Decision.SEND
+    if options.on_unknown_start == "claim" and start.token:
         return Decision.SEND
     return Decision.DOUBT
 
@@ -529,7 +282,7 @@ def is_certain(
     Return whether no entry that is there, but was not seen, could change a decision.
 
     :param facts: what is seen of the last start, None if none is seen
-    :param is_adopted: whether a run is seen that a person has entered
+    :param is_adopted: whether a run is seen that a person gives the task
     :param is_first: whether the task instance was never executed before
     :param is_own: whether it is the start of a try that Airflow continues, which looks again anyway
     """
@@ -550,7 +303,7 @@ def is_certain(
 
 def why_not(run_id: str, last: Facts | None, others: Sequence[Facts]) -> str | None:
     """
-    Return why a task cannot continue with the run that a person entered, None if it can.
+    Return why a task cannot adopt the run that a person gives it, None if it can.
 
     :param last: what is known of the last start, None if there is none
     :param others: what is known of all starts before it
@@ -570,3 +323,26 @@ def why_not(run_id: str, last: Facts | None, others: Sequence[Facts]) -> str | N
     if any(other.is_unknown or run_id in other.known for other in others):
         return "it may be that of an earlier start, which can no longer go on"
     return None
+
+
+def check_adopted(run_id: str, reports: RunReports) -> None:
+    """
+    Check that the run that the task has adopted still has it.
+
+    :raises InvalidRequestError: if it was told to stop, or another one has claimed or ended
+    """
+    if reports.stopped or run_id in reports.refused:
+        raise not_continued(run_id, "it was told to stop")
+    if reports.run_ids - {run_id}:
+        raise not_continued(run_id, "another run has the task")
+
+
+def not_continued(run_id: str, why: str) -> InvalidRequestError:
+    """Return the error for a run that a person gives a task, which cannot continue with it."""
+    return InvalidRequestError(
+        f"The task cannot continue with run {one_line(run_id)}, which a person entered: {why}.",
+        next_step=(
+            "If that run did the work, mark the task as success.\n"
+            "To start another run, delete the entry under Storage, and clear the task."
+        ),
+    )

@@ -1,40 +1,41 @@
 """
 The record of a start: its entries in Airflow's task state store, and what is read from them.
 
-:mod:`~.ledger` says what the entries mean, and who writes them.
+:mod:`~.entries` says what each of them means, and who writes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.starts.ledger import (
-    ADOPTED,
+from workflow_automation_provider.execution.starts.entries import (
     NO_REPORTS,
-    OUTCOME,
-    START,
-    Facts,
+    RUN,
     LastMessage,
     Outcome,
+    Revoked,
     RunReports,
     RunResult,
     Start,
+    adopted_key,
     entry_of,
     message_key,
+    outcome_key,
+    read_adopted,
+    read_message,
+    read_reports,
+    read_start,
     revoked_key,
     run_key,
-    run_result,
+    start_key,
 )
+from workflow_automation_provider.execution.starts.ledger import Facts, facts_of
 from workflow_automation_provider.execution.store import TaskRecord
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-
-_Entry = TypeVar("_Entry")
 
 
 class StartRecord(TaskRecord):
@@ -49,8 +50,7 @@ class StartRecord(TaskRecord):
 
     def __init__(self, context: Context, name: str = "") -> None:
         super().__init__(context, name)
-        self._suffix = f"/{name}" if name else ""
-        self._seen: dict[str, dict[str, Any]] = {}
+        self._seen: dict[str, Any] = {}
         # How many starts this try has, where this execution writes its own.
         self._number = 0
 
@@ -78,7 +78,7 @@ class StartRecord(TaskRecord):
 
     def reports(self, token: str, *, certainly: bool = False) -> RunReports:
         """
-        Return what the run with a token has said, as far as it is seen.
+        Return what the run with a token has reported, as far as it is seen.
 
         :param certainly: whether to look again, after a probe, if nothing is seen
         :raises RuntimeError: if the store does not return the probe
@@ -90,62 +90,39 @@ class StartRecord(TaskRecord):
             entry = self.get(key)
         if entry is not None:
             self._seen[key] = entry
-        return self._decoded(RunReports.of, key)
+        return read_reports(token, self._seen.get(key))
 
     def last_message(self, token: str) -> LastMessage:
-        """Return what the run with a token said last while it worked."""
-        return LastMessage.of(self.get(message_key(token)))
+        """Return what the run with a token reported last while it worked."""
+        return read_message(self.get(message_key(token)))
 
     def adopted(self) -> RunResult | None:
         """
-        Return the run that a person entered for the task, None if none is seen, as in a first try.
+        Return the run that a person gives the task, None if none is seen, as in a first try.
 
         :raises InvalidRequestError: if the entry names no run
         """
         if not self.may_have_entries:
             return None
-        entry: object = self._read(self._adopted_key)
+
+        key = adopted_key(self.name)
+        entry = self._read(key)
         if entry is None:
             return None
-
-        fields = entry if isinstance(entry, Mapping) else {"run_id": entry}
-        unknown = fields.keys() - {"run_id", "run_link", "flow_id"}
-        if unknown:
-            raise self._not_a_run(f"has {min(map(str, unknown))!r:.60}")
-        run_id = fields.get("run_id")
-        is_id = isinstance(run_id, str | int) and not isinstance(run_id, bool)
-        if not is_id or not str(run_id).strip():
-            raise self._not_a_run(f"has the run_id {run_id!r:.60}")
-        return run_result(
-            str(run_id).strip(), _text(fields.get("run_link")), _text(fields.get("flow_id"))
-        )
-
-    def _not_a_run(self, what: str) -> InvalidRequestError:
-        return InvalidRequestError(
-            f"The entry {self._adopted_key} in the task's state store {what}: expected a run_id as "
-            'text, or an object such as {"run_id": "1001", "run_link": "https://…"}.',
-            next_step="Correct the entry, or delete it.",
-        )
+        return read_adopted(key, entry)
 
     def _read(self, key: str) -> Any:
         """Return an entry that never changes, None if none is seen."""
-        if key not in self._seen:
-            entry = self.get(key)
-            if entry is None:
-                return None
+        if key in self._seen:
+            return self._seen[key]
+        return self._read_again(key)
+
+    def _read_again(self, key: str) -> Any:
+        """Return an entry as it is now, or as it was seen before, None if it never was."""
+        entry = self.get(key)
+        if entry is not None:
             self._seen[key] = entry
-        return self._seen[key]
-
-    def _decoded(self, decode: Callable[[Any], _Entry], key: str) -> _Entry:
-        """
-        Return what an entry says that was read.
-
-        :raises InvalidRequestError: if a person has damaged it
-        """
-        try:
-            return decode(self._seen.get(key))
-        except Exception:
-            raise _damaged(key) from None
+        return self._seen.get(key)
 
     def _starts(self) -> Iterator[Start]:
         """Yield the starts of this try and those before it, last first."""
@@ -161,36 +138,22 @@ class StartRecord(TaskRecord):
         starts: list[Start] = []
         while True:
             place = try_number, len(starts)
-            key = self._key(START, place)
-            entry = self._read(key)
+            entry = self._read(start_key(place, self.name))
             if entry is None:
                 break
-            start = Start.of(place, entry)
-            if start is None:
-                raise _damaged(key)
-            starts.append(start)
+            starts.append(read_start(place, entry, name=self.name))
+
         if try_number == self.try_number:
             self._number = len(starts)
         return starts
 
     def _facts(self, start: Start) -> Facts:
-        token = start.token
-        reports = self.reports(token) if token else NO_REPORTS
-        if start.run:
-            return Facts(start=start, reports=reports)
+        return facts_of(start, self._read_for_facts, name=self.name)
 
-        key = self._key(OUTCOME, start.place)
-        outcome = self._decoded(Outcome.of, key) if self._read(key) else None
-        is_revoked = False
-        names_run = outcome is not None and outcome.kind == "run"
-        if token and names_run and not (reports.has_begun or reports.stopped):
-            is_revoked = self._read(revoked_key(token)) is not None
-        return Facts(
-            start=start,
-            outcome=outcome,
-            reports=reports,
-            is_revoked=is_revoked,
-        )
+    def _read_for_facts(self, key: str) -> Any:
+        if key.startswith(RUN):
+            return self._read_again(key)  # the run may have reported more
+        return self._read(key)
 
     # Write ----------------------------------------------------------------------------------------
 
@@ -211,7 +174,7 @@ class StartRecord(TaskRecord):
         :raises Exception: if it could not be written, also because the task instance now belongs to
             another process
         """
-        self.set(self._key(START, start.place), entry_of(start))
+        self.set(self._start_key(start), entry_of(start))
 
     def may_send(self, start: Start, before: Facts | None) -> bool:
         """
@@ -223,32 +186,32 @@ class StartRecord(TaskRecord):
         :param start: the start that was written
         :param before: the start before it, None if there is none
         """
-        is_there = self.get(self._key(START, start.place)) == entry_of(start)
-        if not is_there or not before or not before.is_closed or not before.start.token:
+        is_there = self.get(self._start_key(start)) == entry_of(start)
+        if not is_there or not before or not before.is_settled or not before.start.token:
             return is_there
         return self.get(revoked_key(before.start.token)) is not None and self._is_running()
 
     def write_outcome(self, start: Start, outcome: Outcome) -> None:
         """Record what the response to a start said."""
-        self.set(self._key(OUTCOME, start.place), entry_of(outcome))
+        self.set(outcome_key(start.place, self.name), entry_of(outcome))
 
     def revoke(self, facts: Facts) -> Facts:
         """
-        Close a start, so that no run can claim it any more; return what is known of it by then.
+        Revoke the token of a start: no run can claim it any more; return what is known by then.
 
-        :raises Exception: if it is not certain that the start is closed
+        :raises Exception: if it is not certain that it is revoked
         """
         token = facts.start.token
         assert token  # noqa: S101
-        self.set(revoked_key(token), {"at": datetime.now(UTC).isoformat()})
+        self.set(revoked_key(token), entry_of(Revoked(datetime.now(UTC))))
         self._write_again(facts.start)
-        return facts._replace(reports=self.reports(token, certainly=True), is_closed=True)
+        return facts._replace(reports=self.reports(token, certainly=True), is_settled=True)
 
     def adopt(self, run: RunResult, last: Facts | None, **wait: float | None) -> Facts:
         """
-        Record that the task continues with the run that a person entered; return what is known now.
+        Record that the task adopts the run that a person gives it; return what is known by then.
 
-        :param wait: the timeouts of :class:`~.ledger.Start`
+        :param wait: the timeouts of :class:`~.entries.Start`
         """
         before = last.start if last else None
         known: dict[str, Any] = {}
@@ -269,8 +232,8 @@ class StartRecord(TaskRecord):
         return Facts(start=start, reports=reports)
 
     def forget_adopted(self) -> None:
-        """Delete what a person has entered: it would bring the run back at a Clear months later."""
-        self.delete(self._adopted_key)
+        """Delete what a person wrote: it would bring the run back at a Clear months later."""
+        self.delete(adopted_key(self.name))
 
     def _write_again(self, start: Start) -> None:
         """
@@ -278,8 +241,7 @@ class StartRecord(TaskRecord):
 
         This waits for the endpoint's locks.
         """
-        place = start.issuer or start.place
-        key = self._key(START, place)
+        key = start_key(start.issuer or start.place, self.name)
         entry = self._read(key) if start.issuer else entry_of(start)
         if entry is None:
             raise RuntimeError(f"Airflow's task state store does not return the entry {key}.")
@@ -293,26 +255,5 @@ class StartRecord(TaskRecord):
         )
         return {state for found in states.values() for state in found.values()} == {"running"}
 
-    def _key(self, kind: str, place: tuple[int, int]) -> str:
-        return f"{kind}{place[0]}/{place[1]}{self._suffix}"
-
-    @property
-    def _adopted_key(self) -> str:
-        return f"{ADOPTED}{self._suffix}"
-
-
-def _damaged(key: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"The entry {key} in the task's state store was changed, and no longer says what was done.",
-        next_step=(
-            "Look in the workflow's list of runs for what was started.\n"
-            "To start over, delete the entry under Storage, and clear the task."
-        ),
-    )
-
-
-def _text(value: object) -> str | None:
-    """Return a text without blanks around it, None if it is no text or empty."""
-    if not isinstance(value, str):
-        return None
-    return value.strip() or None
+    def _start_key(self, start: Start) -> str:
+        return start_key(start.place, self.name)

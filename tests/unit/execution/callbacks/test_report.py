@@ -21,7 +21,7 @@ from workflow_automation_provider.execution.callbacks.report import (
     digest_of,
     is_token,
     new_token,
-    read,
+    parse,
     task_of,
     without_token,
 )
@@ -76,7 +76,7 @@ def test_what_is_said_is_what_is_read(said, encoding, drops_nulls):
     document = {
         name: value for name, value in sent(said).items() if value is not None or not drops_nulls
     }
-    assert read(json.dumps(document).encode(encoding)) == said
+    assert parse(json.dumps(document).encode(encoding)) == said
 
 
 FIELDS = st.fixed_dictionaries(
@@ -95,7 +95,7 @@ FIELDS = st.fixed_dictionaries(
 def test_anything_is_read_or_rejected(data):
     said, words = None, ""
     try:
-        said = read(data)
+        said = parse(data)
     except ValueError as error:
         words = str(error)
     assert (said is None) == (0 < len(words) < 300)
@@ -110,7 +110,7 @@ def test_anything_is_read_or_rejected(data):
     )
 )
 def test_what_is_only_shown_never_costs_the_end(document):
-    said = read(json.dumps(document).encode())
+    said = parse(json.dumps(document).encode())
     assert isinstance(said, Ended)
     assert (said.status, said.result) == (document["status"].strip().lower(), 7)
     assert said.message is None or why_not_storable(said.message) == ""
@@ -131,7 +131,7 @@ def test_what_is_only_shown_never_costs_the_end(document):
     ],
 )
 def test_progress(value, progress):
-    said = read(json.dumps({"status": "running", "progress": value}).encode())
+    said = parse(json.dumps({"status": "running", "progress": value}).encode())
     assert isinstance(said, Running)
     assert said.progress == progress
 
@@ -140,21 +140,21 @@ def test_progress(value, progress):
 def test_number_as_run_id(status):
     """Exactly as it was written: so is that of the response to the start."""
     number = "12345678901234567890123"
-    assert read(f'{{"status": "{status}", "run_id": {number}}}'.encode()).run_id == number
+    assert parse(f'{{"status": "{status}", "run_id": {number}}}'.encode()).run_id == number
 
 
 @pytest.mark.parametrize("number", [2**64 - 1, -(2**63)])
 def test_largest_integers_reach_the_task(number):
     from airflow.sdk.execution_time import comms
 
-    entry = read(body(result=number))._asdict()
+    entry = parse(body(result=number))._asdict()
     frame = comms._ResponseFrame(id=1, body=comms.TaskStateStoreResult(value=entry).model_dump())
     assert frame.as_bytes()
 
 
 def test_deepest_result():
     result = json.loads("[" * 51 + "]" * 51)
-    assert read(body(result=result))._asdict()["result"] == result
+    assert parse(body(result=result))._asdict()["result"] == result
 
 
 @given(st.uuids())
@@ -206,5 +206,5 @@ def test_what_is_rejected_shows_nothing_of_what_was_sent(make):
     """It is stored, and people read it."""
     token = new_token(uuid4())
     with pytest.raises(ValueError, match="expected") as error:
-        read(json.dumps(make(token)).encode())
+        parse(json.dumps(make(token)).encode())
     assert token[:8] not in str(error.value)

@@ -105,19 +105,6 @@ def test_a_word_that_cannot_be_read_loses_no_end(parked):
     assert task.try_(before("get", "workflow_automation_message/", fail)).result
 
 
-def test_a_word_without_a_time_zone_is_read_as_utc(parked):
-    task = parked(heartbeat_timeout=timedelta(minutes=1), on_unknown_start="claim")
-    assert task.flow.says("started") == 200
-    (token,) = (start["token"] for start in entries(task, "workflow_automation_start/").values())
-    later(task, minutes=3)
-    now = datetime.now(UTC).replace(tzinfo=None)
-    task.rows.enter(f"workflow_automation_message/{token}", {"at": now.isoformat()})
-    task.try_()
-    assert task.state == "awaiting_input"
-    assert task.flow.says("success") == 200
-    assert f"running (its last) at {now:%H:%M:%S}" in task.try_().log
-
-
 # The end ------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from workflow_automation_provider.exceptions import (
     RejectedError,
     UnidentifiedError,
 )
-from workflow_automation_provider.execution.starts.ledger import ADOPTED
+from workflow_automation_provider.execution.starts.entries import ADOPTED
 
 from ...starts import (
     MAYBE,

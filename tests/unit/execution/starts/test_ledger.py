@@ -16,18 +16,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client.redaction import Redactor
-from workflow_automation_provider.execution.starts.ledger import (
+from workflow_automation_provider.execution.starts.entries import (
     Claim,
-    Decision,
     End,
-    Facts,
     Outcome,
     RunReports,
     Start,
+    entry_of,
+    read_entry,
+    read_reports,
+    read_start,
+    run_result,
+)
+from workflow_automation_provider.execution.starts.ledger import (
+    Decision,
+    Facts,
     StartOptions,
     decide,
-    entry_of,
-    run_result,
     why_not,
 )
 
@@ -40,7 +45,7 @@ SPOKEN = [
     RunReports(claim=Claim(AT, "1")),
     RunReports(end=End(AT, "success", "1")),
     RunReports(claim=Claim(AT), end=End(AT, "failed")),
-    RunReports(refused=["3"]),
+    RunReports(refused=("3",)),
     RunReports(claim=Claim(AT, "1"), stopped=AT),
     RunReports(stopped=AT),
 ]
@@ -73,7 +78,7 @@ def facts_of_starts():
                     outcome=outcome,
                     reports=reports,
                     is_revoked=revoked,
-                    is_closed=closed,
+                    is_settled=closed,
                 )
 
 
@@ -130,7 +135,7 @@ ROWS = [
         Decision.SEND,
     ),
     ("without a token: in doubt", lambda f, *_: not f.start.token, Decision.DOUBT),
-    ("not closed", lambda f, *_: not f.is_closed, Decision.REVOKE),
+    ("not closed", lambda f, *_: not f.is_settled, Decision.REVOKE),
     ("closed: nothing", lambda f, *_: kind(f) == "nothing", Decision.SEND),
     ("closed: unidentified", lambda f, *_: kind(f) == "unidentified", Decision.UNIDENTIFIED),
     ("closed: in doubt, with fail", lambda _, a, __: a.on_unknown_start == "fail", Decision.DOUBT),
@@ -159,7 +164,7 @@ def test_decide_takes_the_first_row_that_fits():
 )
 def test_a_person_may_enter_any_run_where_no_start_gave_out_a_token(last):
     assert why_not("2", last, []) is None
-    for reports in (RunReports(refused=["2"]), RunReports(claim=Claim(AT, "1"))):
+    for reports in (RunReports(refused=("2",)), RunReports(claim=Claim(AT, "1"))):
         assert why_not("2", Facts(start=start(token="d"), reports=reports), [])
 
 
@@ -231,13 +236,13 @@ KINDS = st.sampled_from(["run", "nothing", "unidentified"])
     st.builds(Outcome, kind=KINDS, at=TIMES, run=st.none() | RUNS, reason=st.just("") | TEXTS),
 )
 def test_a_start_and_its_outcome_are_read_as_written(start, outcome):
-    assert Start.of(start.place, stored(start)) == start
-    assert Outcome.of(stored(outcome)) == outcome
+    assert read_start(start.place, stored(start)) == start
+    assert read_entry(Outcome, "", stored(outcome)) == outcome
 
 
 @given(SPEECH)
 def test_what_a_run_said_is_read_as_written(reports):
-    assert RunReports.of(stored(reports)) == reports
+    assert read_reports("d", stored(reports)) == reports
 
 
 def stored(what):

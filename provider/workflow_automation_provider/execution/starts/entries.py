@@ -1,0 +1,405 @@
+"""
+The entries of a start in Airflow's task state store: their keys, and what they say.
+
+=======================  ===================  ====================================================
+Entry                    Written by           Says
+=======================  ===================  ====================================================
+``start/{try}/{n}``      the task, once,      :class:`Start`: what is asked for, the hash of the
+                         before it sends      token that the run is given, ``max_tries``, how long
+                                              the task waits; or the run that it adopts. n counts
+                                              the executions within one try
+``outcome/{try}/{n}``    the same execution,  :class:`Outcome`: what the response said. In doubt,
+                         once                 there is none
+``revoked/{hash}``       the task, once       :class:`Revoked`: no run may claim this start while
+                                              the task decides, nor later, unless it is adopted
+``run/{hash}``           the endpoint         :class:`RunReports`: the run's claim and its end,
+                                              when it was told to stop, and which runs were refused
+``message/{hash}``       the endpoint         :class:`LastMessage`: what a run at work reported
+                                              last, and the last call that was refused for its
+                                              form. It decides nothing
+=======================  ===================  ====================================================
+
+All keys begin with ``workflow_automation_``; that of a start within a task (``trigger_flow_once``)
+ends with its name. A person writes one more, ``run`` or ``run/{name}``: the run that the task is to
+adopt. Only that one is ever deleted.
+
+An entry has one writer and never loses what it says, so a write that Airflow repeats later does no
+harm. A newer version may have written more fields: they are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar
+
+import msgspec
+
+from workflow_automation_provider.exceptions import InvalidRequestError
+
+# Keys --------------------------------------------------------------------------------------------
+
+PREFIX = "workflow_automation_"
+"""Prefix of all keys."""
+START, OUTCOME = f"{PREFIX}start/", f"{PREFIX}outcome/"
+START_KEY = re.compile(rf"{START}(\d{{1,6}})/(\d{{1,6}})(?:/(.*))?", re.ASCII | re.DOTALL)
+"""
+The key of a start.
+
+Its try, its number within the try, and its name; None for the operator's own.
+"""
+RUN = f"{PREFIX}run/"
+ADOPTED = f"{PREFIX}run"
+"""Key of the run that a person gives the operator's own start."""
+
+
+def place_of(key: re.Match[str]) -> tuple[int, int]:
+    """Return the try and the number of a start, from the match of its key."""
+    return int(key[1]), int(key[2])
+
+
+def start_key(place: tuple[int, int], name: str | None = None) -> str:
+    """Return the key of a start, by its try and number."""
+    return _named(f"{START}{place[0]}/{place[1]}", name)
+
+
+def outcome_key(place: tuple[int, int], name: str | None = None) -> str:
+    """Return the key of the outcome of a start, by the start's try and number."""
+    return _named(f"{OUTCOME}{place[0]}/{place[1]}", name)
+
+
+def adopted_key(name: str | None = None) -> str:
+    """Return the key of the run that a person gives a start."""
+    return _named(ADOPTED, name)
+
+
+def revoked_key(token: str) -> str:
+    """Return the key of the entry that revokes a token, from its hash."""
+    return f"{PREFIX}revoked/{token}"
+
+
+def run_key(token: str) -> str:
+    """Return the key of the entry with what a run has reported, from the hash of its token."""
+    return f"{PREFIX}run/{token}"
+
+
+def message_key(token: str) -> str:
+    """Return the key of the entry with a run's last message, from the hash of its token."""
+    return f"{PREFIX}message/{token}"
+
+
+def _named(key: str, name: str | None) -> str:
+    if name:
+        return f"{key}/{name}"
+    return key
+
+
+# What they say -----------------------------------------------------------------------------------
+
+
+class RunResult(TypedDict, total=False):
+    """
+    The run that a task started, as the task's result.
+
+    What the service returned, as far as known.
+    """
+
+    run_id: str
+    """Its identifier, exactly as the service wrote it."""
+    run_link: str
+    """URL of the run in the application."""
+    flow_id: str
+    """The flow; missing if only the API key identifies it."""
+    response: Any
+    """The service's whole JSON response, only if it has no ``run_id``."""
+    result: Any
+    """What the flow returned, only if the task waited for its end."""
+
+
+def run_result(
+    run_id: str | None,
+    run_link: str | None = None,
+    flow_id: str | None = None,
+    response: object = None,
+) -> RunResult:
+    """Return a run with the fields that are known."""
+    run: RunResult = {}
+    if run_id is not None:
+        run["run_id"] = run_id
+    if run_link is not None:
+        run["run_link"] = run_link
+    if flow_id is not None:
+        run["flow_id"] = flow_id
+    if response is not None:
+        run["response"] = response
+    return run
+
+
+Time: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A time with its time zone."""
+
+
+class Start(msgspec.Struct, frozen=True, omit_defaults=True):
+    """
+    What an execution of the task was about to send, or the run that it adopts.
+
+    :param try_number: the execution's try
+    :param number: the execution's number within its try, from 0
+    :param at: when, by the worker's clock
+    :param max_tries: the task instance's, which a Clear changes
+    :param request: hash of what is asked for, None if that is not known before the start
+    :param token: hash of the run's token, None if it was given none
+    :param completion_timeout: seconds that the task waits for the end of the run, None if it does
+        not wait
+    :param heartbeat_timeout: seconds that the run may report nothing, None for as long as its end
+        may take
+    :param callback_url: where the run calls Airflow, without the token
+    :param run: the run that the task adopts, None if the request is sent
+    :param issuer: try and number of the start that gave out the token, None if it is this one
+    :param earlier: what earlier starts may have left, in words; empty if nothing
+    """
+
+    try_number: int
+    number: int
+    at: Time
+    max_tries: int
+    request: str | None = None
+    token: str | None = None
+    completion_timeout: float | None = None
+    heartbeat_timeout: float | None = None
+    callback_url: str = ""
+    run: RunResult | None = None
+    issuer: tuple[int, int] | None = None
+    conn_id: str | None = None
+    flow_id: str | None = None
+    earlier: str = ""
+
+    def __post_init__(self) -> None:
+        if self.run is not None and "run_id" not in self.run:
+            raise ValueError("a run that is adopted has a run_id")
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its try and number."""
+        return self.try_number, self.number
+
+    @property
+    def waits(self) -> bool:
+        """Whether the task waits for the end of the run."""
+        return self.completion_timeout is not None
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """
+    What the response to a start said.
+
+    :param kind: a *run* that the response names; *nothing* was started; or a run that is
+        *unidentified*
+    :param run: the run, if it is named; triggered by key, it may have no ``run_id``
+    :param reason: why the run is *unidentified*
+    """
+
+    kind: Literal["run", "nothing", "unidentified"]
+    at: Time
+    run: RunResult | None = None
+    reason: str = ""
+
+
+class Revoked(msgspec.Struct, frozen=True):
+    """When the token of a start was revoked."""
+
+    at: Time
+
+
+class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The run's first step, which was told to go on."""
+
+    at: Time
+    run_id: str | None = None
+    run_link: str | None = None
+
+
+class End(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a run ended, as it reported."""
+
+    at: Time
+    status: Literal["success", "failed"]
+    run_id: str | None = None
+    result: Any = None
+    message: str | None = None
+
+
+class RunReports(msgspec.Struct, frozen=True, omit_defaults=True):
+    """
+    What the run with one token has reported, and what it was told.
+
+    :param stopped: when it was first told to stop
+    :param refused: ids of the runs that were told to stop because another one has the task
+    """
+
+    claim: Claim | None = None
+    end: End | None = None
+    stopped: Time | None = None
+    refused: tuple[str, ...] = ()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run has claimed or ended, and was not told to stop: it is the task's run."""
+        return (self.claim is not None or self.end is not None) and self.stopped is None
+
+    @property
+    def run_ids(self) -> set[str]:
+        """The ids that the run has reported."""
+        return {report.run_id for report in (self.claim, self.end) if report and report.run_id}
+
+    @property
+    def run_id(self) -> str | None:
+        """The id that the run had when it claimed, or else when it ended."""
+        return (self.claim and self.claim.run_id) or (self.end and self.end.run_id) or None
+
+
+NO_REPORTS = RunReports()
+"""What a run has reported before it calls."""
+
+
+class LastMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """
+    The last message of a run that works: it decides nothing but whether the run is silent.
+
+    :param at: when the run last reported that it was running, None if it never did
+    :param progress: a number from 0 to 1
+    :param refused_at: when a call was last refused for its form, None if none was
+    :param refusal: why
+    """
+
+    at: Time | None = None
+    message: str = ""
+    progress: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    refused_at: Time | None = None
+    refusal: str = ""
+
+
+# Read and write ----------------------------------------------------------------------------------
+
+Entry: TypeAlias = Start | Outcome | Revoked | RunReports | LastMessage
+"""What has an entry of its own."""
+
+_Kind = TypeVar("_Kind", Outcome, Revoked, RunReports, LastMessage)
+
+_IN_KEY = ("try_number", "number")
+
+
+def entry_of(what: Entry) -> dict[str, Any]:
+    """Return the entry to store, as JSON values: without defaults, and without what its key has."""
+    fields = msgspec.to_builtins(what)
+    if isinstance(what, Start):
+        for name in _IN_KEY:
+            del fields[name]
+
+    entry: dict[str, Any] = json.loads(json.dumps(fields))
+    return entry
+
+
+def read_start(place: tuple[int, int], value: object, *, name: str | None = None) -> Start:
+    """
+    Return what the entry of a start says.
+
+    :param place: the try and the number of the start, from its key
+    :param value: the entry, as JSON values
+    :param name: the name of the start, from its key
+    :raises InvalidRequestError: if a person has damaged the entry
+    """
+    try_number, number = place
+    fields = value
+    if isinstance(value, Mapping):
+        fields = {**value, "try_number": try_number, "number": number}
+    try:
+        return msgspec.convert(fields, Start)
+    except msgspec.ValidationError:
+        raise _damaged(start_key(place, name)) from None
+
+
+def read_entry(kind: type[_Kind], key: str, value: object) -> _Kind:
+    """
+    Return what an entry says.
+
+    :param value: the entry, as JSON values
+    :raises InvalidRequestError: if a person has damaged it
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        raise _damaged(key) from None
+
+
+def read_reports(token: str, value: object) -> RunReports:
+    """
+    Return what a run has reported.
+
+    :param token: the hash of its token
+    :param value: the entry, as JSON values, None if there is none
+    :raises InvalidRequestError: if a person has damaged it
+    """
+    if value is None:
+        return NO_REPORTS
+    return read_entry(RunReports, run_key(token), value)
+
+
+def read_message(value: object) -> LastMessage:
+    """
+    Return the last message of a run, an empty one where it cannot be read: it decides nothing.
+
+    :param value: the entry, as JSON values, None if there is none
+    """
+    try:
+        return msgspec.convert(value, LastMessage)
+    except msgspec.ValidationError:
+        return LastMessage()
+
+
+def read_adopted(key: str, value: object) -> RunResult:
+    """
+    Return the run that a person gives a task: the ``run_id`` alone, or a run as an object.
+
+    :param value: the entry, as JSON values
+    :raises InvalidRequestError: if the entry names no run
+    """
+    fields = value if isinstance(value, Mapping) else {"run_id": value}
+    unknown = fields.keys() - {"run_id", "run_link", "flow_id"}
+    if unknown:
+        raise _not_a_run(key, f"has {min(map(str, unknown))!r:.60}")
+
+    run_id = fields.get("run_id")
+    is_id = isinstance(run_id, str | int) and not isinstance(run_id, bool)
+    if not is_id or not str(run_id).strip():
+        raise _not_a_run(key, f"has the run_id {run_id!r:.60}")
+    return run_result(
+        str(run_id).strip(), _text(fields.get("run_link")), _text(fields.get("flow_id"))
+    )
+
+
+def _text(value: object) -> str | None:
+    """Return a text without blanks around it, None if it is no text or empty."""
+    if not isinstance(value, str):
+        return None
+    return value.strip() or None
+
+
+def _not_a_run(key: str, what: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"The entry {key} in the task's state store {what}: expected a run_id as "
+        'text, or an object such as {"run_id": "1001", "run_link": "https://…"}.',
+        next_step="Correct the entry, or delete it.",
+    )
+
+
+def _damaged(key: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"The entry {key} in the task's state store was changed, and no longer says what was done.",
+        next_step=(
+            "Look in the workflow's list of runs for what was started.\n"
+            "To start over, delete the entry under Storage, and clear the task."
+        ),
+    )

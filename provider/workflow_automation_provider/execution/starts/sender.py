@@ -1,0 +1,298 @@
+"""
+Send one start: record it, send its request, and record what the response said.
+
+A task that is killed in between leaves a start without an outcome. What then happens, the next try
+decides: see :mod:`~.ledger`.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, cast
+
+from workflow_automation_provider.client.checks import one_line
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    Code,
+    NotSentError,
+    UnidentifiedError,
+    WorkflowAutomationError,
+)
+from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
+from workflow_automation_provider.execution.starts.entries import (
+    Outcome,
+    RunResult,
+    Start,
+    run_result,
+)
+from workflow_automation_provider.execution.starts.ledger import Facts, StartOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workflow_automation_provider.client.protocol import Request, Run
+    from workflow_automation_provider.execution.retry import SendRetrier
+    from workflow_automation_provider.execution.starts.record import StartRecord
+    from workflow_automation_provider.execution.starts.settlement import Settlement
+    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+REVOKED = "A run of it that claims its start from now on is told to stop."
+
+
+class StartSender:
+    """
+    The sending of one start.
+
+    :param wait_fields: the timeouts of the start, if the task waits for the end of its run
+    """
+
+    def __init__(
+        self,
+        record: StartRecord,
+        hook: WorkflowAutomationHook,
+        retrier: SendRetrier,
+        options: StartOptions,
+        settlement: Settlement,
+        wait_fields: Mapping[str, float],
+    ) -> None:
+        self._record = record
+        self._hook = hook
+        self._retrier = retrier
+        self._log = retrier.log
+        self._options = options
+        self._settlement = settlement
+        self._wait_fields = wait_fields
+        self._start: Start
+        self._request: Request
+        # Whether the last byte of a request of unknown outcome was sent.
+        self._may_exist = False
+        self.has_started = False
+        """Whether the request has started a run."""
+
+    def send(
+        self, request: Request, url_fields: Mapping[str, str], before: Facts | None, earlier: str
+    ) -> Facts:
+        """
+        Record a start, send its request, and record its outcome.
+
+        :param url_fields: the fields ``token`` and ``callback_url`` of the start, if its run is
+            given a URL
+        :param before: what is known of the start before, None if there is none
+        :param earlier: what earlier starts may have left, in words
+        :return: what is known of the start, which has a run
+        :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
+        """
+        if self._retrier.is_ended():
+            raise NotSentError(f"{request.title} was not sent: the task was ended.")
+
+        self._request = request
+        self._start = self._record.new_start(
+            request=self._options.request,
+            conn_id=self._hook.workflow_automation_conn_id,
+            flow_id=request.flow_id,
+            earlier=earlier,
+            **self._wait_fields,
+            **url_fields,
+        )
+        self._log_start()
+        try:
+            self._record.write_start(self._start)
+            if not self._record.may_send(self._start, before):
+                raise NotSentError(
+                    f"{request.title} was not sent: Airflow no longer runs this try, or has lost "
+                    "its record."
+                )
+            run = self._retrier.send(self._send_request)
+        except WorkflowAutomationError as error:
+            return self._after_error(error)
+        except BaseException as error:
+            # Such as the task's execution_timeout, or an error of the store.
+            self._after_interruption(error)
+            raise
+        return self._after_response(run)
+
+    def _log_start(self) -> None:
+        """
+        Log what is about to be sent.
+
+        Before the record is written: if the task is killed in its last try, no other try reports
+        the start, and these lines are in the log by then.
+        """
+        start = self._start
+        flow = "the flow of the API key"
+        if start.flow_id:
+            flow = f"flow {start.flow_id}"
+        self._log.info("Triggering %s via connection %s.", flow, start.conn_id)
+        if start.callback_url:
+            self._log.info("Its run calls Airflow at %s.", start.callback_url)
+        self._log.info(
+            "If the log ends here, the task was killed, and a run may have been started."
+        )
+
+    def _send_request(self) -> Run:
+        """Send the request, unless the task was ended, which has stopped its hook."""
+        try:
+            client = self._hook.get_conn()
+            return cast("Run", client.send(self._request, before_last_byte=self._hand_over))
+        except WorkflowAutomationError as error:
+            self._may_exist = error.accepted is not Accepted.NO
+            raise
+
+    def _hand_over(self) -> None:
+        self._may_exist = True
+
+    # The outcome --------------------------------------------------------------------------------
+
+    def _after_response(self, run: Run) -> Facts:
+        """Record a run that was started, and return what is known of it."""
+        self.has_started = True
+        response = None
+        if run.run_id is None:
+            response = run.response
+            self._log.warning(
+                "Started a run, but the response has no run_id. Find it in the workflow's list of "
+                "runs: %s",
+                one_line(run.run_link or json.dumps(run.response)),
+            )
+        else:
+            self._log.info(
+                "Started run %s: %s",
+                one_line(run.run_id),
+                one_line(run.run_link or "no run_link"),
+            )
+
+        started = run_result(run.run_id, run.run_link, run.flow_id, response)
+        outcome = Outcome(kind="run", at=datetime.now(UTC), run=started)
+        is_recorded = self._write_outcome(outcome)
+        if not is_recorded and self._start.waits:
+            # What continues a task that waits is its record.
+            return self._after_error(_not_recorded(started), run=started)
+
+        facts = Facts(start=self._start, outcome=outcome)
+        if self._start.token is None:
+            return facts
+        # A proxy may have sent the request twice, and returned the run that is told to stop.
+        try:
+            return facts._replace(reports=self._record.reports(self._start.token))
+        except Exception:
+            self._log.warning("Whether another run has claimed is unknown.", exc_info=True)
+            return facts
+
+    def _after_error(self, error: WorkflowAutomationError, run: RunResult | None = None) -> Facts:
+        """
+        Record what the response said; return what is known of the run that has begun, if one has.
+
+        The token is revoked if no later try would do it: until then, also the run of a rejected
+        request can claim.
+
+        :param run: the run that was started, but could not be recorded
+        :raises WorkflowAutomationError: if no run has begun
+        """
+        start = self._start
+        now = datetime.now(UTC)
+        if error.accepted is Accepted.NO:
+            self._write_outcome(Outcome(kind="nothing", at=now))
+        elif error.accepted is Accepted.YES and run is None:
+            self._write_outcome(Outcome(kind="unidentified", at=now, reason=error.reason))
+        if start.token is None:
+            raise error
+
+        facts = self._settled(start.token, error)
+        if facts and facts.reports.has_begun:
+            self.has_started = True
+            if error.accepted is Accepted.NO:
+                self._log.warning("The run has begun anyway: %s", error.reason)
+            if run:
+                facts = facts._replace(outcome=Outcome(kind="run", at=start.at, run=run))
+            return facts
+        if facts is None or error.accepted is Accepted.NO:
+            raise error
+        raise self._in_doubt(error, is_settled=facts.is_settled)
+
+    def _settled(self, token: str, error: WorkflowAutomationError) -> Facts | None:
+        """
+        Return what is known of a start without a usable response.
+
+        Its token is revoked if no later try would do it.
+
+        :return: None if that cannot be known
+        """
+        is_unknown = error.accepted is Accepted.MAYBE
+        may_send_again = is_unknown and self._options.on_unknown_start != "fail"
+        is_retried = may_send_again or isinstance(error, LEFT_TO_AIRFLOW)
+        is_left = is_retried and not self._record.is_last_try
+        try:
+            facts = Facts(start=self._start, reports=self._record.reports(token))
+            if error.accepted is not Accepted.NO:
+                facts = self._settlement.await_report(facts)
+            if facts.reports.has_begun or is_left or self._retrier.is_ended():
+                return facts
+
+            return self._settlement.revoke(facts)
+        except Exception:
+            self._log.exception("Whether a run has claimed this start could not be settled.")
+            return None
+
+    def _in_doubt(
+        self, error: WorkflowAutomationError, *, is_settled: bool
+    ) -> WorkflowAutomationError:
+        """Return the error for a start of which no run has reported anything."""
+        is_unknown = error.accepted is Accepted.MAYBE
+        if not is_unknown or self._options.on_unknown_start != "claim":
+            if not is_settled:
+                return error
+            return error.with_facts(next_step=f"{error.next_step}\n{REVOKED}".strip())
+
+        timeout = self._settlement.claim_timeout
+        waited = f"No run claimed this start within claim_timeout ({timeout})."
+        if not is_settled:
+            return error.with_facts(next_step=f"{waited} One still can: wait for the next try.")
+        return error.with_facts(code=Code.START_REVOKED, consequence="", next_step=waited)
+
+    def _after_interruption(self, error: BaseException) -> None:
+        """Record that nothing was started, or log that a run may have been."""
+        if not self._may_exist:
+            self._write_outcome(Outcome(kind="nothing", at=datetime.now(UTC)))
+            return
+        self._log.warning(
+            "Interrupted by %s while waiting for the response. A run may have been started.",
+            type(error).__name__,
+        )
+
+    def _write_outcome(self, outcome: Outcome) -> bool:
+        """
+        Record the outcome of the request; return whether it could be recorded.
+
+        A failure is only logged: the request has had its effect.
+        """
+        try:
+            self._record.write_outcome(self._start, outcome)
+        except BaseException as error:
+            # Again, even if the task was ended: a later try must know.
+            is_recorded = self._write_outcome_again(outcome)
+            if not isinstance(error, Exception):
+                raise
+            return is_recorded
+        return True
+
+    def _write_outcome_again(self, outcome: Outcome) -> bool:
+        try:
+            self._record.write_outcome(self._start, outcome)
+        except Exception:
+            self._log.exception(
+                "What the request ended in could not be recorded: a later try reports that a run "
+                "may have been started."
+            )
+            return False
+        return True
+
+
+def _not_recorded(run: RunResult) -> WorkflowAutomationError:
+    error: WorkflowAutomationError = UnidentifiedError(
+        "The run could not be recorded, so nothing can wait for its end."
+    )
+    if "run_id" in run:
+        run_id = run["run_id"]
+        error = error.with_facts(run_id=run_id, consequence=f"Run {one_line(run_id)} was started.")
+    return error

@@ -1,0 +1,80 @@
+"""
+Settle a start in doubt whose run was given a URL.
+
+Wait for what its run reports. If it has not begun by then, revoke its token: no run can claim it
+from then on.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.execution.retry import SendRetrier
+    from workflow_automation_provider.execution.starts.ledger import Facts
+    from workflow_automation_provider.execution.starts.record import StartRecord
+
+POLL_INTERVAL = 0.5
+"""Seconds between two looks of a task, in its worker, at what a run has reported."""
+
+
+class Settlement:
+    """
+    How a start in doubt is settled.
+
+    :param claim_timeout: how long to wait for what a run reports, from its start on
+    """
+
+    def __init__(self, record: StartRecord, retrier: SendRetrier, claim_timeout: timedelta) -> None:
+        self._record = record
+        self._retrier = retrier
+        self._log = retrier.log
+        self.claim_timeout = claim_timeout
+
+    def settle(self, facts: Facts) -> Facts:
+        """
+        Wait for what a run reports, and revoke its token if it has not begun.
+
+        :raises Exception: if it is not certain that the token is revoked
+        """
+        facts = self.await_report(facts)
+        if facts.reports.has_begun:
+            return facts
+        return self.revoke(facts)
+
+    def await_report(self, facts: Facts) -> Facts:
+        """Wait for a run to claim or to end, or for the task's end."""
+        start = facts.start
+        assert start.token  # noqa: S101
+        # Another worker's clock may be ahead.
+        until = min(start.at, datetime.now(UTC)) + self.claim_timeout
+        is_logged = False
+        while not (facts.reports.has_begun or facts.reports.stopped or self._retrier.is_ended()):
+            left = (until - datetime.now(UTC)).total_seconds()
+            if left <= 0:
+                break
+            if not is_logged:
+                # If this try is killed while it waits, and is the last one, the log ends here.
+                self._log.info(
+                    "A run may have been started. Waiting up to %.0f s for one to call Airflow.",
+                    left,
+                )
+                is_logged = True
+            time.sleep(min(POLL_INTERVAL, left))
+            facts = facts._replace(reports=self._record.reports(start.token))
+        return facts
+
+    def revoke(self, facts: Facts) -> Facts:
+        """
+        Revoke the token of a start, and return what is known of it by then.
+
+        :raises Exception: if it is not certain that the token is revoked
+        """
+        revoked = self._record.revoke(facts)
+        if not revoked.reports.has_begun:
+            self._log.info(
+                "No run has claimed this start: one that does so from now on is told to stop."
+            )
+        return revoked
