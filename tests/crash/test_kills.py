@@ -17,7 +17,7 @@ import pytest
 from airflow_launcher.processes import alive, wait_for
 from case import OUTCOME, START, Case, play
 from deployment import ENDS_AT_MISSED_HEARTBEATS
-from said import ASKING, MAYBE_STARTED
+from sentences import ASKING, MAYBE_STARTED
 
 
 @play("once")

@@ -125,11 +125,11 @@ class WaitingTask:
 
     def _write(self, start: Start) -> None:
         key = f"workflow_automation_start/{start.try_number}/{start.number}"
-        self.rows.enter(key, entry_of(start))
+        self.rows.put(key, entry_of(start))
 
     def revoke(self) -> None:
         """Have no run claim the start, as the task does where it is in doubt."""
-        self.rows.enter(revoked_key(digest_of(self.token)), {"at": datetime.now(UTC).isoformat()})
+        self.rows.put(revoked_key(digest_of(self.token)), {"at": datetime.now(UTC).isoformat()})
 
     def close(self) -> RunReports:
         """Close the last start, and return what its run has said."""
@@ -137,7 +137,7 @@ class WaitingTask:
         self._write(self.start)
         return self.reports
 
-    def enter_run(self, run_id: str) -> RunReports:
+    def adopt(self, run_id: str) -> RunReports:
         """
         Continue with the run that a person entered for the last start.
 
@@ -163,8 +163,8 @@ class WaitingTask:
         return RunReports.of(self.read(run_key(digest_of(self.token))))
 
     @property
-    def word(self) -> Any:
-        """The last word of the run, None if there is none."""
+    def last_message(self) -> Any:
+        """The last message of the run, None if there is none."""
         return self.read(message_key(digest_of(self.token)))
 
     def clear(self) -> None:

@@ -41,45 +41,48 @@ class Run:
 
     :param url: which it was given, None if it was given none
     :param clears: how often the task had been cleared before the process that started it began
-    :param told: what it said, the status of each response, and how often the task had been cleared
-        by then
+    :param reported: the status that each report names, that of the response, and how often the task
+        had been cleared by then
     """
 
     run_id: str
     url: str | None
     clears: int
-    told: list[tuple[str, int, int]] = field(default_factory=list)
+    reported: list[tuple[str, int, int]] = field(default_factory=list)
 
-    def was_told(self, clears: int) -> int | None:
+    def last_response(self, clears: int) -> int | None:
         """
-        Return what it was told last when it asked whether to go on, after so many Clears.
+        Return the last response when it asked whether to go on, after so many Clears.
 
         None if it did not ask.
         """
-        words = [
-            told for word, told, at in self.told if word in ("started", "running") and at == clears
+        responses = [
+            response
+            for status, response, at in self.reported
+            if status in ("started", "running") and at == clears
         ]
-        return next((told for told in reversed(words) if told in (200, 404, 409)), None)
+        decided = [response for response in responses if response in (200, 404, 409)]
+        return decided[-1] if decided else None
 
     @property
     def end(self) -> str | None:
         """The end for which it got 200, None if there is none."""
-        ends = (
-            word for word, told, _ in self.told if word in ("success", "failed") and told == 200
-        )
-        return next(ends, None)
+        for status, response, _ in self.reported:
+            if status in ("success", "failed") and response == 200:
+                return status
+        return None
 
 
 class Flow:
-    """The runs that the service has started for the task, and what they say."""
+    """The runs that the service has started for the task, and what they report."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.runs: list[Run] = []
 
-    def says(self, status: str, run: int | Run = -1, **fields: Any) -> int:
+    def reports(self, status: str, run: int | Run = -1, **fields: Any) -> int:
         """
-        Have a run call Airflow; return the status of the response.
+        Have a run report to Airflow; return the status of the response.
 
         :param run: itself, or its number
         :param fields: of the body; its own ``run_id`` is ``run_id=True``
@@ -89,7 +92,7 @@ class Flow:
         if fields.get("run_id") is True:
             fields["run_id"] = run.run_id
         response = self._world.ask(run.url, body={"status": status, **fields})
-        run.told.append((status, response, self._world.clears))
+        run.reported.append((status, response, self._world.clears))
         return response
 
 
@@ -198,9 +201,9 @@ class World:
         """
         self.rows.mark(state)
 
-    def enter(self, run_id: str) -> None:
-        """Enter the run to continue with, as a person does under Storage."""
-        self.rows.enter("workflow_automation_run", run_id)
+    def adopt(self, run_id: str) -> None:
+        """Give the task a run to continue with, as a person does under Storage."""
+        self.rows.put("workflow_automation_run", run_id)
 
     def ask(self, url: str, method: str = "POST", body: Any = None) -> int:
         """Send a request to the endpoint; return the status of the response."""

@@ -66,8 +66,8 @@ class Process:
         return self.state == "killed"
 
     @property
-    def said(self) -> str:
-        """All that it said: its log, its error, and what it returned."""
+    def output(self) -> str:
+        """All that it shows: its log, its error, and what it returned."""
         error = "" if self.error is None else f"{type(self.error).__name__}: {self.error}"
         return f"{self.log}{error}\n{json.dumps(self.result)}"
 

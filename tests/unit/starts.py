@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from said import MAYBE_STARTED
+from sentences import MAYBE_STARTED
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 MAYBE = MAYBE_STARTED
@@ -150,7 +150,7 @@ def later(task, **passed):
         return json.loads(re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", moved, text))
 
     for key, text in task.rows.entries.items():
-        task.rows.enter(key, earlier(text))
+        task.rows.put(key, earlier(text))
     ti = task.rows.ti
     if task.state == "awaiting_input":
         task.rows.park(ti.next_method, ti.next_kwargs, ti.trigger_timeout - datetime.now(UTC))

@@ -21,10 +21,10 @@ MOMENT = timedelta(microseconds=1)
 def test_a_run_that_was_told_to_stop_does_not_end_the_one_that_works(world):
     task = struck(world, waits(on_run_failed="start_again"), "twice")
     works, told_to_stop = task.flow.runs
-    assert task.flow.says("started", works, run_id=True) == 200
-    assert task.flow.says("started", told_to_stop, run_id=True) == 404
-    assert task.flow.says("failed", told_to_stop) == 404
-    assert task.flow.says("success", works, run_id=True) == 200
+    assert task.flow.reports("started", works, run_id=True) == 200
+    assert task.flow.reports("started", told_to_stop, run_id=True) == 404
+    assert task.flow.reports("failed", told_to_stop) == 404
+    assert task.flow.reports("success", works, run_id=True) == 200
     assert task.until_end().result["run_id"] == works.run_id
     assert len(task.requests) == 1
 
@@ -33,9 +33,9 @@ def test_a_run_that_was_told_to_stop_does_not_end_the_one_that_works(world):
 def test_the_run_id_of_an_end_is_kept(world, ended):
     task = world(waits(files=[{"name": "a"}]))
     task.faults.add("drop_after")
-    task.until_end(after_sending(lambda: task.flow.says(ended, run_id=True)))
+    task.until_end(after_sending(lambda: task.flow.reports(ended, run_id=True)))
     (run,) = task.flow.runs
-    assert (task.state, run.end, len(run.told)) == (ended, ended, 1)
+    assert (task.state, run.end, len(run.reported)) == (ended, ended, 1)
     if ended == "success":
         assert task.last.result["run_id"] == run.run_id
         assert task.requests == ["/api/trigger", "/api/public/upload"]
@@ -87,7 +87,7 @@ def test_a_wait_that_lasted_too_long_is_not_repeated(world, limit):
 def test_what_is_empty_is_as_if_left_out_and_progress_is_clamped(world, said):
     task = world(waits())
     task.try_()
-    assert task.flow.says(**said) == 200
+    assert task.flow.reports(**said) == 200
     if said["status"] in ("success", "failed"):
         assert task.until_end().state == said["status"]
 
@@ -95,8 +95,8 @@ def test_what_is_empty_is_as_if_left_out_and_progress_is_clamped(world, said):
 def test_a_task_returns_the_run_that_has_claimed_its_start(world):
     task = world(claims())
     task.faults.add("twice")
-    task.try_(after_sending(lambda: task.flow.says("started", 0, run_id=True)))
-    assert task.flow.says("started", 1, run_id=True) == 404
+    task.try_(after_sending(lambda: task.flow.reports("started", 0, run_id=True)))
+    assert task.flow.reports("started", 1, run_id=True) == 404
     assert task.last.result["run_id"] == task.flow.runs[0].run_id
 
 
@@ -116,7 +116,7 @@ def test_an_end_that_the_last_look_does_not_find_at_once_is_not_lost(world):
     def at(call):
         if call.kind == "get" and call.name.startswith("workflow_automation_run/") and not lost:
             lost.append(call.name)
-            assert task.flow.says("success") == 200
+            assert task.flow.reports("success") == 200
             return "lost"
         return None
 
@@ -131,9 +131,9 @@ def test_a_word_that_is_not_found_at_once_is_no_silence(world):
     def at(call):
         if call.name.startswith("workflow_automation_message/") and not lost:
             lost.append(call.name)
-            assert task.flow.says("started") == 200
+            assert task.flow.reports("started") == 200
             Event().wait(2)  # the time.sleep() of a task takes none here
-            assert task.flow.says("running") == 200
+            assert task.flow.reports("running") == 200
             return "lost"
         return None
 
@@ -144,14 +144,14 @@ def test_a_word_that_is_not_found_at_once_is_no_silence(world):
 def test_a_run_that_a_person_entered_is_waited_for_anew(world):
     task = world(waits(completion_timeout=timedelta(hours=1)))
     task.try_()
-    assert task.flow.says("started", run_id=True) == 200
+    assert task.flow.reports("started", run_id=True) == 200
     later(task, hours=2)
     assert task.until_end().state == "failed"
-    task.enter(task.flow.runs[0].run_id)
+    task.adopt(task.flow.runs[0].run_id)
     task.clear()
     task.try_()
     assert (task.state, len(task.flow.runs)) == ("awaiting_input", 1)
-    assert task.flow.says("success", run_id=True) == 200
+    assert task.flow.reports("success", run_id=True) == 200
     assert task.until_end().state == "success"
 
 

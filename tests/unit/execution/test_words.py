@@ -158,7 +158,7 @@ def tries_again(task):
 
 
 def says(status, run=-1, **fields):
-    return lambda task: task.flow.says(status, run, **fields)
+    return lambda task: task.flow.reports(status, run, **fields)
 
 
 def passes(**time):
@@ -170,7 +170,7 @@ def enters(run_id=None):
 
     def happens(task):
         task.mark("failed")
-        task.enter(run_id or task.flow.runs[0].run_id)
+        task.adopt(run_id or task.flow.runs[0].run_id)
         task.clear()
         task.until_end()
 

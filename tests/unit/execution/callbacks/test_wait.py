@@ -74,11 +74,11 @@ def test_a_run_that_a_person_entered_must_keep_the_task(world, reports, why):
     task.faults.add("drop_after")
     task.try_()
     run = task.flow.runs[0].run_id
-    task.enter(run)
+    task.adopt(run)
     task.clear()
     task.try_()
     token = entries(task, "workflow_automation_start/")["2/0"]["token"]
-    task.rows.enter(
+    task.rows.put(
         f"workflow_automation_run/{token}", json.loads(json.dumps(reports).replace("RUN", run))
     )
     assert f"run {run}, which a person entered: {why}" in str(task.try_().error)
@@ -88,7 +88,7 @@ def test_a_run_that_a_person_entered_must_keep_the_task(world, reports, why):
 def test_the_log_says_what_the_run_said_and_when(parked):
     task = parked(on_unknown_start="claim")
     for word in ("started", "running", "success"):
-        assert task.flow.says(word) == 200
+        assert task.flow.reports(word) == 200
     said = r"The run said: started at {0}, running \(its last\) at {0}, success at {0}\.".format(
         r"\d\d(:\d\d){2}"
     )
@@ -101,20 +101,20 @@ def test_a_word_that_cannot_be_read_loses_no_end(parked):
 
     task = parked(on_unknown_start="claim")
     for word in ("started", "success"):
-        assert task.flow.says(word) == 200
+        assert task.flow.reports(word) == 200
     assert task.try_(before("get", "workflow_automation_message/", fail)).result
 
 
 def test_a_word_without_a_time_zone_is_read_as_utc(parked):
     task = parked(heartbeat_timeout=timedelta(minutes=1), on_unknown_start="claim")
-    assert task.flow.says("started") == 200
+    assert task.flow.reports("started") == 200
     (token,) = (start["token"] for start in entries(task, "workflow_automation_start/").values())
     later(task, minutes=3)
     now = datetime.now(UTC).replace(tzinfo=None)
-    task.rows.enter(f"workflow_automation_message/{token}", {"at": now.isoformat()})
+    task.rows.put(f"workflow_automation_message/{token}", {"at": now.isoformat()})
     task.try_()
     assert task.state == "awaiting_input"
-    assert task.flow.says("success") == 200
+    assert task.flow.reports("success") == 200
     assert f"running (its last) at {now:%H:%M:%S}" in task.try_().log
 
 
@@ -125,7 +125,7 @@ def test_a_word_without_a_time_zone_is_read_as_utc(parked):
 def test_what_the_flow_returns_comes_out_unchanged(parked, result):
     task = parked()
     assert (
-        task.flow.says("success", run_id=True, result=result, message="all there\nRun 9 failed")
+        task.flow.reports("success", run_id=True, result=result, message="all there\nRun 9 failed")
         == 200
     )
     ended = task.try_()
@@ -138,8 +138,8 @@ def test_what_the_flow_returns_comes_out_unchanged(parked, result):
 
 def test_what_the_run_does_not_say_is_that_of_the_response(parked):
     task = parked()
-    assert task.flow.says("started", run_link="https://there/9") == 200
-    assert task.flow.says("success") == 200
+    assert task.flow.reports("started", run_link="https://there/9") == 200
+    assert task.flow.reports("success") == 200
     run = {
         "run_id": task.flow.runs[0].run_id,
         "run_link": "https://there/9",
@@ -151,20 +151,20 @@ def test_what_the_run_does_not_say_is_that_of_the_response(parked):
 def test_an_error_names_the_flow_of_the_run(parked):
     task = parked()
     task.operator = trigger(flow_id="another")
-    assert task.flow.says("failed") == 200
+    assert task.flow.reports("failed") == 200
     assert task.try_().error.flow_id == "demo-flow"
 
 
 def test_on_run_failed_starts_another_run_while_a_retry_is_left(parked):
     task = parked(on_run_failed="start_again", retries=1)
-    assert task.flow.says("failed") == 200
+    assert task.flow.reports("failed") == 200
     ended = task.try_()
     assert isinstance(ended.error, RunFailedError)
     assert not isinstance(ended.error, AirflowFailException)
     task.try_()
     assert (task.state, triggers(task)) == ("awaiting_input", 2)
-    assert [task.flow.says("started", run) for run in (0, 1)] == [404, 200]
-    assert task.flow.says("failed") == 200
+    assert [task.flow.reports("started", run) for run in (0, 1)] == [404, 200]
+    assert task.flow.reports("failed") == 200
     task.until_end()
     assert (task.state, triggers(task)) == ("failed", 2)
 
@@ -176,7 +176,7 @@ def test_a_run_that_was_told_to_stop_fails_the_task(parked, monkeypatch):
     task.lose(task.last)
     reports = {"stopped": datetime.now(UTC).isoformat()}
     (start,) = entries(task, "workflow_automation_start/").values()
-    task.rows.enter(f"workflow_automation_run/{start['token']}", reports)
+    task.rows.put(f"workflow_automation_run/{start['token']}", reports)
     error = task.try_().error
     assert ("told to stop" in str(error), error.run_id) == (True, task.flow.runs[0].run_id)
     assert triggers(task) == 1
@@ -188,8 +188,8 @@ def test_a_flow_without_the_first_step_is_warned_of(world, operator, is_claimed)
     task = world(operator)
     task.try_()
     if is_claimed:
-        task.flow.says("started", run_id=True)
-    task.flow.says("success", run_id=True)
+        task.flow.reports("started", run_id=True)
+    task.flow.reports("success", run_id=True)
     warned = "The run has not claimed its start" in task.try_().log
     assert warned is (operator.on_unknown_start == "claim" and not is_claimed)
 
@@ -203,7 +203,9 @@ def test_where_nobody_would_wake_it_it_polls(world, monkeypatch, status):
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", comms)
     task = world(waits())
     ended = task.try_(
-        before("get", "workflow_automation_run/", lambda: task.flow.says(status, result=1), nth=5)
+        before(
+            "get", "workflow_automation_run/", lambda: task.flow.reports(status, result=1), nth=5
+        )
     )
     assert task.state == status
     assert ended.late_by >= 1
@@ -225,10 +227,10 @@ def test_when_a_wait_begins(world, begins_with):
     began = datetime.now(UTC)
     later(task, days=1)
     if begins_with == "the claim":
-        assert task.flow.says("started") == 200
+        assert task.flow.reports("started") == 200
     elif begins_with == "the person":
         task.mark("failed")
-        task.enter(task.flow.runs[0].run_id)
+        task.adopt(task.flow.runs[0].run_id)
         task.clear()
     task.try_()
     waits = ends_at(task) - began
@@ -255,7 +257,7 @@ def test_what_it_leaves_before_it_parks(parked):
     assert task.xcoms == {**run, "return_value": run, "_link_FlowRunLink": link}
     assert mentions(task.last.log, f"run {run['run_id']}", "until 20")
     run = {"run_id": "77", "flow_id": "demo-flow"}
-    assert task.flow.says("started", run_id="77") == 200
+    assert task.flow.reports("started", run_id="77") == 200
     task.try_()
     assert task.xcoms["return_value"] == run
     assert (task.xcoms["run_link"], task.xcoms["_link_FlowRunLink"]) == (None, "")
@@ -293,7 +295,7 @@ def test_it_looks_ever_more_rarely_but_not_before_the_scheduler_notices(
     task = world(waits(completion_timeout=timedelta(days=365)))
     task.try_()
     key = "workflow_automation_start/1/0"
-    task.rows.enter(key, {**json.loads(task.rows.entries[key]), "completion_timeout": timeout})
+    task.rows.put(key, {**json.loads(task.rows.entries[key]), "completion_timeout": timeout})
     later(task, seconds=waited)
     task.try_()
     left = (task.rows.ti.trigger_timeout - datetime.now(UTC)).total_seconds()
@@ -313,7 +315,7 @@ def test_without_retries_it_warns(world, retries):
 def test_a_claim_is_a_word_as_well(parked):
     task = parked(heartbeat_timeout=timedelta(minutes=1))
     later(task, minutes=3)
-    assert task.flow.says("started") == 200
+    assert task.flow.reports("started") == 200
     task.try_()
     assert task.state == "awaiting_input"
 
@@ -324,7 +326,7 @@ def test_a_run_by_key_without_an_id(world):
     task.try_()
     assert task.xcoms["return_value"].keys() == {"run_link", "flow_id", "response"}
     assert mentions(task.last.log, "has no run_id", "https://there/1")
-    assert task.flow.says("started") == 200
+    assert task.flow.reports("started") == 200
     task.lose(task.last)
     task.rows.end("retry")
     assert "run_id is unknown" not in task.try_().log
@@ -343,7 +345,7 @@ def test_cleared_while_it_continues_it_starts_over(parked):
     task.try_(before("get", "workflow_automation_run/", task.clear))
     task.until_end()
     assert (task.state, triggers(task)) == ("awaiting_input", 2)
-    assert [task.flow.says("started", run) for run in (0, 1)] == [404, 200]
+    assert [task.flow.reports("started", run) for run in (0, 1)] == [404, 200]
 
 
 @pytest.mark.parametrize(("how", "status"), [("invalid", "success"), ("missing", "failed")])
@@ -352,13 +354,13 @@ def test_a_connection_that_breaks_while_the_task_is_parked_loses_no_end(
 ):
     """And nothing of it is shown unredacted."""
     task, works = parked(), os.environ[CONNECTION]
-    assert task.flow.says(status, result="the secret of the flow", message="x") == 200
+    assert task.flow.reports(status, result="the secret of the flow", message="x") == 200
     if how == "missing":
         monkeypatch.delenv(CONNECTION)
     else:
         monkeypatch.setenv(CONNECTION, json.dumps({**json.loads(works), "extra": {"typo": 1}}))
     broken = task.try_()
-    assert (task.state, "the secret" in broken.said) == ("up_for_retry", False)
+    assert (task.state, "the secret" in broken.output) == ("up_for_retry", False)
     monkeypatch.setenv(CONNECTION, works)
     mended = task.try_()
     assert (task.state, triggers(task)) == (status, 1)
@@ -387,7 +389,7 @@ def test_a_connection_that_breaks_while_the_task_waits_ends_nothing(
     """
     task = parked()
     if is_claimed:
-        assert task.flow.says("started", run_id="the-claimer") == 200
+        assert task.flow.reports("started", run_id="the-claimer") == 200
     works = broken(monkeypatch, how)
     task.try_()
     task.lose(task.last)
@@ -395,11 +397,11 @@ def test_a_connection_that_breaks_while_the_task_waits_ends_nothing(
     task.try_()
     own = {} if is_claimed else {"run_id": task.flow.runs[0].run_id}
     assert (task.state, triggers(task)) == ("awaiting_input", 1)
-    assert "the-claimer" not in task.last.said
+    assert "the-claimer" not in task.last.output
     monkeypatch.setenv(CONNECTION, works)
     task.try_()
     assert task.xcoms["run_id"] == ({"run_id": "the-claimer"} if is_claimed else own)["run_id"]
-    assert task.flow.says("success", run_id="the-claimer" if is_claimed else None) == 200
+    assert task.flow.reports("success", run_id="the-claimer" if is_claimed else None) == 200
     assert task.try_().result["run_id"] == ("the-claimer" if is_claimed else own["run_id"])
 
 
@@ -408,7 +410,7 @@ def test_an_error_of_the_connection_is_retried_once_a_run_is_known(world, monkey
     task = world(waits(retries=5, **options))
     task.try_(lambda call: "kill" if call.kind == "push" else None)
     if not options:
-        assert task.flow.says("success", run_id=True) == 200
+        assert task.flow.reports("success", run_id=True) == 200
     works = broken(monkeypatch)
     for _ in range(2):
         error = task.try_().error
@@ -441,9 +443,9 @@ def test_a_task_has_the_run_that_has_claimed_not_that_of_the_response(world, mak
     """A proxy has sent the request twice."""
     task = world(make(files=FILES))
     task.faults.add("twice")
-    task.try_(after_sending(lambda: task.flow.says("started", 0, run_id=True)))
+    task.try_(after_sending(lambda: task.flow.reports("started", 0, run_id=True)))
     claimer, other = task.flow.runs
-    assert task.flow.says("started", other, run_id=True) == 404
+    assert task.flow.reports("started", other, run_id=True) == 404
     assert task.xcoms["return_value"]["run_id"] == claimer.run_id
     assert other.run_id not in task.xcoms.get("_link_FlowRunLink", "")
     assert uploads(task) == 1
@@ -451,9 +453,9 @@ def test_a_task_has_the_run_that_has_claimed_not_that_of_the_response(world, mak
 
 def test_after_a_clear_it_is_said_what_is_known_of_the_run_of_before(parked):
     task = parked(on_unknown_start="claim")
-    assert task.flow.says("started", run_id="77", run_link="https://there/77") == 200
-    assert task.flow.says("failed") == 404
-    assert task.flow.says("failed", run_id="77") == 200
+    assert task.flow.reports("started", run_id="77", run_link="https://there/77") == 200
+    assert task.flow.reports("failed") == 404
+    assert task.flow.reports("failed", run_id="77") == 200
     task.try_()
     task.clear()
     log = task.try_().log
@@ -486,7 +488,7 @@ def test_a_task_whose_dag_is_edited_to_wait_no_longer_goes_on_waiting(world, at)
     task.operator = trigger()
     task.try_()
     assert task.state == "awaiting_input"
-    assert task.flow.says("success", result=1) == 200
+    assert task.flow.reports("success", result=1) == 200
     assert task.try_().result["result"] == 1
     assert triggers(task) == 1
 
@@ -503,7 +505,7 @@ def test_a_run_that_was_not_to_be_waited_for(world):
 
 
 def nowhere(task, secret):
-    said = "".join(process.said for process in task.processes)
+    said = "".join(process.output for process in task.processes)
     errors = [repr(vars(process.error)) for process in task.processes if process.error]
     kept = (
         said,
@@ -534,14 +536,14 @@ class TestRedaction:
 
         task = parked()
         url, own = task.flow.runs[0].url, f"x{KEY.value}"
-        assert task.flow.says("started", run_id=own, run_link=f"http://a/{KEY.value}") == 200
+        assert task.flow.reports("started", run_id=own, run_link=f"http://a/{KEY.value}") == 200
         task.try_()
         said = {"result": [KEY.value, url], "message": f"by {KEY.value} {url}"}
-        assert task.flow.says(status, run_id=own, **said) == 200
+        assert task.flow.reports(status, run_id=own, **said) == 200
         ended = task.try_()
         assert (ended.result or vars(ended.error))["result"] == WITHHELD
         assert f"The result is {WITHHELD}" in ended.log
-        assert KEY.value not in ended.said + str(task.xcoms)
+        assert KEY.value not in ended.output + str(task.xcoms)
         assert nowhere(task, url.rpartition("token=")[2])
 
     @pytest.mark.parametrize(
@@ -608,7 +610,7 @@ class TestFiles:
     def test_a_run_that_ends_before_they_are_uploaded_gets_them_in_a_retry(self, world):
         task = world(waits(files=FILES))
         task.faults.add("busy", operation="upload")
-        task.try_(after_sending(lambda: task.flow.says("success", run_id=True, result=1)))
+        task.try_(after_sending(lambda: task.flow.reports("success", run_id=True, result=1)))
         assert (task.state, uploads(task)) == ("up_for_retry", 1)
         task.try_()
         assert (task.state, uploads(task), triggers(task)) == ("success", 2, 1)
@@ -637,7 +639,7 @@ class TestFiles:
         assert isinstance(first.error, AirflowFailException) is final
         assert first.error.consequence.startswith(f"Run {run} ")
         if final:
-            task.enter(run)
+            task.adopt(run)
             task.clear()
         task.try_()
         assert (task.state, triggers(task), uploads(task)) == ("awaiting_input", 1, 2)
@@ -647,7 +649,7 @@ class TestFiles:
         for is_adopted in (True, False):
             task.mark("failed")
             if is_adopted:
-                task.enter(task.flow.runs[0].run_id)
+                task.adopt(task.flow.runs[0].run_id)
             task.clear()
             task.try_()
             assert task.state == "awaiting_input"

@@ -36,7 +36,7 @@ STOPPED = "claims its start from now on is told to stop"
 
 
 def asks(task, run=-1, **said):
-    return task.flow.says("started", run, **{"run_id": True, **said})
+    return task.flow.reports("started", run, **{"run_id": True, **said})
 
 
 def asks_before(task, entry, told):
@@ -60,7 +60,7 @@ def at_the_third_look(what):
 def is_stopped(task):
     """Have the run of the last start be told to stop."""
     *_, start = entries(task, "workflow_automation_start/").values()
-    task.rows.enter(
+    task.rows.put(
         f"workflow_automation_run/{start['token']}", {"stopped": "2026-01-01T00:00:00+00:00"}
     )
 
@@ -77,9 +77,9 @@ class TestDoubt:
     def test_a_run_that_has_spoken_settles_it(self, world, fault, policy, word):
         task = world(waits(on_unknown_start=policy))
         task.faults.add(fault)
-        task.try_(after_sending(lambda: task.flow.says(word, run_id=True)))
+        task.try_(after_sending(lambda: task.flow.reports(word, run_id=True)))
         assert task.state == ("success" if word == "success" else "awaiting_input")
-        assert task.flow.says("success", run_id=True) == 200
+        assert task.flow.reports("success", run_id=True) == 200
         if word == "started":
             task.try_()
         assert task.last.result["run_id"] == task.flow.runs[0].run_id
@@ -118,7 +118,7 @@ class TestDoubt:
             )
         )
         outcome = {"kind": "run", "at": "2026-01-01T00:00:00+00:00", "run": {"run_id": "1001"}}
-        task.rows.enter("workflow_automation_outcome/1/0", outcome)
+        task.rows.put("workflow_automation_outcome/1/0", outcome)
         task.try_()
         assert [asks(task, run) for run in (0, 1)] == [404, 200]
 
@@ -148,7 +148,7 @@ class TestDoubt:
             world, make(retries=0), at=lambda call: what if "_revoked/" in call.name else None
         )
         assert ("could not be settled" in task.last.log) is bool(what)
-        assert (task.last.error.code, "next try" in task.last.said) == ("start-unknown", False)
+        assert (task.last.error.code, "next try" in task.last.output) == ("start-unknown", False)
 
     @pytest.mark.parametrize("make", [claims, waits, trigger])
     def test_a_wait_for_a_claim_lasts_as_long_as_asked(self, world, make):
@@ -162,11 +162,11 @@ class TestDoubt:
         """Whatever on_unknown_start is."""
         task = world(waits(claim_timeout=timedelta(seconds=30), on_unknown_start="fail"))
         task.faults.add("drop_after")
-        task.try_(at_the_third_look(lambda: task.flow.says(status, run_id=True)))
+        task.try_(at_the_third_look(lambda: task.flow.reports(status, run_id=True)))
         run = task.flow.runs[0].run_id
         if status == "started":
             assert task.state == "awaiting_input"
-            assert task.flow.says("success", run_id=True) == 200
+            assert task.flow.reports("success", run_id=True) == 200
             task.try_()
         assert (task.state, task.last.result["run_id"], triggers(task)) == ("success", run, 1)
 
@@ -314,11 +314,11 @@ class TestEntered:
     def test_of_a_start_in_doubt_is_waited_for(self, world, fault):
         task = struck(world, waits(), fault)
         run = task.flow.runs[0].run_id
-        task.enter(run)
+        task.adopt(run)
         task.clear()
         task.try_()
         assert (task.state, asks(task, run_id="other"), asks(task)) == ("awaiting_input", 404, 200)
-        assert task.flow.says("success", run_id=True, result=3) == 200
+        assert task.flow.reports("success", run_id=True, result=3) == 200
         assert task.until_end().result == {"run_id": run, "flow_id": "demo-flow", "result": 3}
         assert triggers(task) == 1
 
@@ -328,18 +328,18 @@ class TestEntered:
         task = struck(world, waits(on_unknown_start="start_again"))
         task.faults.add("drop_after")
         task.try_()
-        assert task.flow.says(end, run_id=True, result=3, message="rows lost") == 200
+        assert task.flow.reports(end, run_id=True, result=3, message="rows lost") == 200
         task.mark("failed")
-        task.enter(task.flow.runs[1].run_id)
+        task.adopt(task.flow.runs[1].run_id)
         task.clear()
         task.try_()
         assert (task.state, triggers(task)) == (end, 2)
-        assert "rows lost" in task.last.said
+        assert "rows lost" in task.last.output
 
     def test_that_is_left_does_not_matter_to_a_retry(self, world):
         """The task died before it deleted the entry; the first look of the retry finds nothing."""
         task, lost = struck(world, claims()), iter(["lost"])
-        task.enter(task.flow.runs[0].run_id)
+        task.adopt(task.flow.runs[0].run_id)
         task.clear()
         task.try_(lambda call: "kill" if call.kind == "delete" else None)
         assert (task.last.is_dead, asks(task, run_link="http://there/7")) == (True, 200)
@@ -351,7 +351,7 @@ class TestEntered:
 
     def test_that_is_told_to_stop_before_a_retry_is_not_the_task_s(self, world):
         task = struck(world, claims())
-        task.enter(task.flow.runs[0].run_id)
+        task.adopt(task.flow.runs[0].run_id)
         task.clear()
         task.try_(lambda call: "kill" if call.kind == "delete" else None)
         is_stopped(task)
@@ -366,7 +366,7 @@ class TestEntered:
         task = struck(world, claims())
         for at in (None, lambda call: "lost" if call.name.endswith("start/1/0") else None):
             task.mark("failed")
-            task.enter(task.flow.runs[0].run_id)
+            task.adopt(task.flow.runs[0].run_id)
             task.clear()
             task.try_(at)
         assert "does not return the entry workflow_automation_start/1/0" in str(task.last.error)
@@ -375,7 +375,7 @@ class TestEntered:
     def test_that_is_told_to_stop_meanwhile_is_not_the_task_s(self, world):
         task, told = struck(world, claims()), list[int]()
         task.mark("failed")
-        task.enter(task.flow.runs[0].run_id)
+        task.adopt(task.flow.runs[0].run_id)
         task.clear()
 
         task.try_(asks_before(task, "workflow_automation_start/", told))

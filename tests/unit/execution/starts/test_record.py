@@ -40,7 +40,7 @@ def test_a_start_reads_and_writes_little_and_a_busy_service_costs_nothing(
 def test_a_retry_returns_a_claimed_run_or_closes_and_sends(world, is_claimed):
     task = struck(world, claims())
     if is_claimed:
-        assert task.flow.says("started", run_id=True) == 200
+        assert task.flow.reports("started", run_id=True) == 200
     again = task.try_()
     assert (task.state, triggers(task)) == ("success", 2 - is_claimed)
     assert len(calls(again)) <= (13 if is_claimed else 24)
@@ -55,7 +55,7 @@ def test_a_retry_returns_a_claimed_run_or_closes_and_sends(world, is_claimed):
 def test_a_retry_of_a_run_that_responded_and_claimed_reads_little(world):
     task = world(claims())
     task.kill_at(5)
-    assert task.flow.says("started", run_id=True) == 200
+    assert task.flow.reports("started", run_id=True) == 200
     again = task.try_()
     assert (task.state, triggers(task)) == ("success", 1)
     assert len(calls(again)) <= 6
@@ -68,7 +68,7 @@ def test_what_a_retry_reads_of_its_run(world, make, lost, reads):
     task, left = world(make()), iter(["lost"] * lost)
     task.try_({5: "kill"})
     if make is claims:
-        assert task.flow.says("started", run_id="77") == 200
+        assert task.flow.reports("started", run_id="77") == 200
     again = task.try_(lambda call: next(left, None) if "_run/" in call.name else None)
     assert sum("_run/" in call.name for call in again.calls) == reads
     assert again.result["run_id"] == ("77" if reads else task.flow.runs[0].run_id)
@@ -85,7 +85,7 @@ def test_a_wait(world):
     task = world(waits())
     task.try_()
     task.try_()
-    assert task.flow.says("success") == 200
+    assert task.flow.reports("success") == 200
     task.try_()
     assert (task.state, len(task.processes)) == ("success", 3)
     assert len(calls(*task.processes)) <= 15
@@ -93,7 +93,7 @@ def test_a_wait(world):
 
 def test_nothing_is_read_before_a_first_try_writes_but_its_own_place(world):
     task = world(trigger())
-    task.rows.enter(ADOPTED, "77")
+    task.rows.put(ADOPTED, "77")
     first = task.try_()
     assert [call.name for call in first.calls[:2]] == ["workflow_automation_start/1/0"] * 2
     assert first.result["run_id"] != "77"
@@ -113,7 +113,7 @@ def test_an_own_start_that_does_not_come_back_is_not_sent(world):
     task = world(trigger())
     first = task.try_({2: "lost"})
     assert (first.calls[2].kind, triggers(task)) == ("get", 0)
-    assert "no longer runs this try" in first.said
+    assert "no longer runs this try" in first.output
     assert task.until_end().state == "success"
 
 
@@ -148,7 +148,7 @@ def test_one_read_that_finds_nothing_starts_no_second_run_beside_the_first(world
             if task.state == "up_for_reschedule":
                 task.try_(lambda call: "kill after" if call.kind == "send" else None)
         if word:
-            assert task.flow.says(word, run_id=True) == 200
+            assert task.flow.reports(word, run_id=True) == 200
         seen = iter(range(999))
         process = task.try_(
             lambda call: "lost" if call.kind == "get" and next(seen) == at else None  # noqa: B023 - used in this turn of the loop
@@ -158,7 +158,9 @@ def test_one_read_that_finds_nothing_starts_no_second_run_beside_the_first(world
                 task.try_()
         last, at = len(calls(process, kinds=["get"])), at + 1
         if scene == "doubt":
-            assert [task.flow.says("started", run) for run in range(len(task.flow.runs))][:-1] in (
+            assert [task.flow.reports("started", run) for run in range(len(task.flow.runs))][
+                :-1
+            ] in (
                 [],
                 [404],
             )
@@ -175,7 +177,7 @@ def test_a_person_s_run_is_written_with_the_start_that_gave_out_its_token(world)
     task.until_end()
     run = task.flow.runs[0].run_id
     for place in ("3/0", "4/0"):
-        task.enter(run)
+        task.adopt(run)
         task.clear()
         task.try_()
         assert task.state == "awaiting_input"
@@ -202,13 +204,13 @@ def test_a_start_that_a_person_has_damaged_is_named_and_nothing_is_decided_by_it
     key = max(key for key in task.rows.entries if "_start/" in key)
     runs = len(task.flow.runs)
     task.mark("failed")
-    task.rows.enter(key, entry)
+    task.rows.put(key, entry)
     task.clear()
     again = task.try_()
     assert isinstance(again.error, InvalidRequestError)
     assert (task.state, key in str(again.error), len(task.flow.runs)) == ("failed", True, runs)
     assert "delete the entry" in again.error.next_step
-    assert {task.flow.says("started", run) for run in range(runs)} == {503}
+    assert {task.flow.reports("started", run) for run in range(runs)} == {503}
 
 
 @pytest.mark.parametrize("failures", [1, 2])
