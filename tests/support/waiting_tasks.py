@@ -12,15 +12,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from entry_keys import START, message_key, revoked_key, run_key
 from workflow_automation_provider.execution.callbacks.report import PATH, digest_of, new_token
-from workflow_automation_provider.execution.starts.ledger import (
-    RunReports,
-    Start,
-    entry_of,
-    message_key,
-    revoked_key,
-    run_key,
-)
+from workflow_automation_provider.execution.starts.ledger import RunReports, Start, entry_of
 
 DAG_FILE = """
 from airflow.sdk import DAG
@@ -124,7 +118,7 @@ class WaitingTask:
         self._starts += 1
 
     def _write(self, start: Start) -> None:
-        key = f"workflow_automation_start/{start.try_number}/{start.number}"
+        key = f"{START}{start.try_number}/{start.number}"
         self.rows.put(key, entry_of(start))
 
     def revoke(self) -> None:

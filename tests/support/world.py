@@ -6,12 +6,12 @@ A world to break the promise in; for Airflow 3.3+.
 Real are the operator, Airflow's rows, the endpoint that decides over them, and the local service
 with its faults. The task state store has the face and the semantics of Airflow's SDK: a ``get``
 finds nothing where the response is a 404, or the task instance is another's by now; a ``set`` then
-raises; a slow call is repeated, and the first may be carried out later. A test says by ``at`` what
-happens at which call of a process:
+raises; a slow call is repeated, and the first may be carried out later. A test scripts what happens
+at which call of a process (see :mod:`world_calls`):
 
 ===============  ===================================================================================================
 ``kill``         it is killed before the call, also where Airflow has no retries left
-``kill after``   it is killed once the call was carried out
+``kill after``   it is killed once the call was carried out, also where no other follows
 ``lost``         Airflow responds with 404, and does nothing
 ``fail after``   the call was carried out, and an error returned
 ``slow``         the call was carried out, and its repeat is in flight: see :attr:`World.late`
@@ -29,9 +29,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from entry_keys import ADOPTED
+from world_calls import Happening, Script, together
 from world_machinery import KEY as KEY
 from world_machinery import Machinery
-from world_process import Killed, Process, Script, Store
+from world_process import Killed, Process, Store
 
 
 @dataclass
@@ -141,11 +143,11 @@ class World:
         assert _machinery.process
         return _machinery.process
 
-    def try_(self, at: Script | None = None) -> Process:
+    def try_(self, *scripts: Script) -> Process:
         """
         Execute the next try, or continue the one that is parked.
 
-        Return once it has ended, or was killed.
+        Return once it has ended, or was killed, and all that was to happen by name has.
         """
         assert self.state in (None, "up_for_retry", "awaiting_input", "up_for_reschedule"), (
             self.state
@@ -153,7 +155,7 @@ class World:
         before = self.state
         self.rows.begin()
         row = self.rows.ti
-        process = Process(self, row, at or {})
+        process = Process(self, row, together(*scripts))
         self.processes.append(process)
         if before in (None, "up_for_retry"):
             self.xcoms = {}
@@ -161,15 +163,14 @@ class World:
             self._execute(process, row, before)
         if process.is_dead:
             self.lose(process)
+        for script in scripts:
+            if isinstance(script, Happening):
+                assert script.has_happened, f"There was no such call: {script}, {process.calls}"
         return process
 
-    def kill_at(self, call: int, *, after: bool = False) -> Process:
-        """Execute the next try, and kill it at a call."""
-        return self.try_({call: "kill after" if after else "kill"})
-
-    def until_end(self, at: Script | None = None) -> Process:
-        """Execute tries until the task has ended, or is parked."""
-        process = self.try_(at)
+    def until_end(self, *scripts: Script) -> Process:
+        """Execute tries until the task has ended, or is parked; the scripts are of the first."""
+        process = self.try_(*scripts)
         while self.state == "up_for_retry":
             process = self.try_()
         return process
@@ -203,7 +204,7 @@ class World:
 
     def adopt(self, run_id: str) -> None:
         """Give the task a run to continue with, as a person does under Storage."""
-        self.rows.put("workflow_automation_run", run_id)
+        self.rows.put(ADOPTED, run_id)
 
     def ask(self, url: str, method: str = "POST", body: Any = None) -> int:
         """Send a request to the endpoint; return the status of the response."""

@@ -22,13 +22,14 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from jinja2 import StrictUndefined
 
+from entry_keys import ADOPTED, FIRST_START, PROBE, REVOKED
 from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
-from workflow_automation_provider.execution.starts.ledger import ADOPTED
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
+from world_calls import before
 
-from ..starts import before, claims, later, requests, trigger, waits
+from ..starts import claims, later, requests, trigger, waits
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "run_errors.txt"
 """
@@ -98,7 +99,7 @@ def enters_what_is_none(tries):
 
 
 def forgets(tries):
-    tries.store.lost = ["workflow_automation_start/1/0", *["workflow_automation_probe"] * 2]
+    tries.store.lost = [FIRST_START, PROBE, PROBE]
 
 
 def airflow(**settings):
@@ -188,7 +189,7 @@ def doubts(task):
 
 
 def marked(task):
-    task.try_(before("get", "workflow_automation_revoked/", lambda: task.mark("failed")))
+    task.try_(before("get", REVOKED, lambda: task.mark("failed")))
 
 
 def loses_its_connection(_):

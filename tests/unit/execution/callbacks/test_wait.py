@@ -15,6 +15,7 @@ from types import MappingProxyType, SimpleNamespace
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from entry_keys import FIRST_START, MESSAGE, OUTCOME, RUN, START, message_key, run_key
 from workflow_automation_provider.client.redaction import WITHHELD
 from workflow_automation_provider.exceptions import (
     BusyError,
@@ -24,11 +25,10 @@ from workflow_automation_provider.exceptions import (
     RunFailedError,
 )
 from workflow_automation_provider.execution.callbacks import report
+from world_calls import TRIGGER, after, before
 
 from ...starts import (
     MAYBE,
-    after_sending,
-    before,
     claims,
     entries,
     later,
@@ -49,9 +49,9 @@ def uploads(task):
 
 @pytest.fixture
 def parked(world):
-    def make(at=None, **options):
+    def make(*scripts, **options):
         task = world(waits(**options))
-        task.try_(at)
+        task.try_(*scripts)
         assert task.state == "awaiting_input", task.last.error
         return task
 
@@ -77,10 +77,8 @@ def test_a_run_that_a_person_entered_must_keep_the_task(world, reports, why):
     task.adopt(run)
     task.clear()
     task.try_()
-    token = entries(task, "workflow_automation_start/")["2/0"]["token"]
-    task.rows.put(
-        f"workflow_automation_run/{token}", json.loads(json.dumps(reports).replace("RUN", run))
-    )
+    token = entries(task, START)["2/0"]["token"]
+    task.rows.put(run_key(token), json.loads(json.dumps(reports).replace("RUN", run)))
     assert f"run {run}, which a person entered: {why}" in str(task.try_().error)
     assert (task.state, triggers(task)) == ("failed", 1)
 
@@ -102,16 +100,16 @@ def test_a_word_that_cannot_be_read_loses_no_end(parked):
     task = parked(on_unknown_start="claim")
     for word in ("started", "success"):
         assert task.flow.reports(word) == 200
-    assert task.try_(before("get", "workflow_automation_message/", fail)).result
+    assert task.try_(before("get", MESSAGE, fail)).result
 
 
 def test_a_word_without_a_time_zone_is_read_as_utc(parked):
     task = parked(heartbeat_timeout=timedelta(minutes=1), on_unknown_start="claim")
     assert task.flow.reports("started") == 200
-    (token,) = (start["token"] for start in entries(task, "workflow_automation_start/").values())
+    (token,) = (start["token"] for start in entries(task, START).values())
     later(task, minutes=3)
     now = datetime.now(UTC).replace(tzinfo=None)
-    task.rows.put(f"workflow_automation_message/{token}", {"at": now.isoformat()})
+    task.rows.put(message_key(token), {"at": now.isoformat()})
     task.try_()
     assert task.state == "awaiting_input"
     assert task.flow.reports("success") == 200
@@ -175,8 +173,8 @@ def test_a_run_that_was_told_to_stop_fails_the_task(parked, monkeypatch):
     monkeypatch.delenv(CONNECTION)
     task.lose(task.last)
     reports = {"stopped": datetime.now(UTC).isoformat()}
-    (start,) = entries(task, "workflow_automation_start/").values()
-    task.rows.put(f"workflow_automation_run/{start['token']}", reports)
+    (start,) = entries(task, START).values()
+    task.rows.put(run_key(start["token"]), reports)
     error = task.try_().error
     assert ("told to stop" in str(error), error.run_id) == (True, task.flow.runs[0].run_id)
     assert triggers(task) == 1
@@ -294,8 +292,8 @@ def test_it_looks_ever_more_rarely_but_not_before_the_scheduler_notices(
 ):
     task = world(waits(completion_timeout=timedelta(days=365)))
     task.try_()
-    key = "workflow_automation_start/1/0"
-    task.rows.put(key, {**json.loads(task.rows.entries[key]), "completion_timeout": timeout})
+    start = json.loads(task.rows.entries[FIRST_START])
+    task.rows.put(FIRST_START, {**start, "completion_timeout": timeout})
     later(task, seconds=waited)
     task.try_()
     left = (task.rows.ti.trigger_timeout - datetime.now(UTC)).total_seconds()
@@ -342,7 +340,7 @@ def test_a_response_that_names_no_run_is_in_the_log(world):
 
 def test_cleared_while_it_continues_it_starts_over(parked):
     task = parked()
-    task.try_(before("get", "workflow_automation_run/", task.clear))
+    task.try_(before("get", RUN, task.clear))
     task.until_end()
     assert (task.state, triggers(task)) == ("awaiting_input", 2)
     assert [task.flow.reports("started", run) for run in (0, 1)] == [404, 200]
@@ -408,7 +406,7 @@ def test_a_connection_that_breaks_while_the_task_waits_ends_nothing(
 @pytest.mark.parametrize("options", [{}, {"files": FILES}])
 def test_an_error_of_the_connection_is_retried_once_a_run_is_known(world, monkeypatch, options):
     task = world(waits(retries=5, **options))
-    task.try_(lambda call: "kill" if call.kind == "push" else None)
+    task.try_(before("push", "", "kill"))
     if not options:
         assert task.flow.reports("success", run_id=True) == 200
     works = broken(monkeypatch)
@@ -425,7 +423,7 @@ def test_an_error_of_the_connection_is_retried_once_a_run_is_known(world, monkey
 def test_another_connection_than_the_run_was_started_by(world, monkeypatch, files):
     """Files for the run of one service go to no other."""
     task = world(waits(files=files))
-    task.try_(lambda call: "kill" if call.kind == "push" else None)
+    task.try_(before("push", "", "kill"))
     monkeypatch.setenv("AIRFLOW_CONN_ANOTHER", os.environ[CONNECTION])
     task.operator = waits(files=files, workflow_automation_conn_id="another")
     task.try_()
@@ -443,7 +441,7 @@ def test_a_task_has_the_run_that_has_claimed_not_that_of_the_response(world, mak
     """A proxy has sent the request twice."""
     task = world(make(files=FILES))
     task.faults.add("twice")
-    task.try_(after_sending(lambda: task.flow.reports("started", 0, run_id=True)))
+    task.try_(after("send", TRIGGER, lambda: task.flow.reports("started", 0, run_id=True)))
     claimer, other = task.flow.runs
     assert task.flow.reports("started", other, run_id=True) == 404
     assert task.xcoms["return_value"]["run_id"] == claimer.run_id
@@ -481,10 +479,11 @@ def test_refused_calls_are_said_with_the_error(world):
     assert "was refused: 400: status is another text" in error
 
 
-@pytest.mark.parametrize("at", [None, {5: "kill"}], ids=["parked", "between tries"])
-def test_a_task_whose_dag_is_edited_to_wait_no_longer_goes_on_waiting(world, at):
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_task_whose_dag_is_edited_to_wait_no_longer_goes_on_waiting(world, is_killed):
     task = world(waits())
-    task.try_(at)
+    kill = [after("set", OUTCOME, "kill")] if is_killed else []
+    task.try_(*kill)
     task.operator = trigger()
     task.try_()
     assert task.state == "awaiting_input"
@@ -495,7 +494,7 @@ def test_a_task_whose_dag_is_edited_to_wait_no_longer_goes_on_waiting(world, at)
 
 def test_a_run_that_was_not_to_be_waited_for(world):
     task = world(trigger())
-    task.try_({5: "kill"})
+    task.try_(after("set", OUTCOME, "kill"))
     task.operator = waits()
     assert task.until_end().state == "success"
     assert triggers(task) == 1
@@ -610,7 +609,9 @@ class TestFiles:
     def test_a_run_that_ends_before_they_are_uploaded_gets_them_in_a_retry(self, world):
         task = world(waits(files=FILES))
         task.faults.add("busy", operation="upload")
-        task.try_(after_sending(lambda: task.flow.reports("success", run_id=True, result=1)))
+        task.try_(
+            after("send", TRIGGER, lambda: task.flow.reports("success", run_id=True, result=1))
+        )
         assert (task.state, uploads(task)) == ("up_for_retry", 1)
         task.try_()
         assert (task.state, uploads(task), triggers(task)) == ("success", 2, 1)
@@ -658,5 +659,5 @@ class TestFiles:
     def test_are_those_that_were_checked_before_the_start(self, world, tmp_path):
         (tmp_path / "checked").write_text("x")
         task = world(waits(files=f"{tmp_path}/*"))
-        task.try_(after_sending(lambda: (tmp_path / "later").write_text("x")))
+        task.try_(after("send", TRIGGER, lambda: (tmp_path / "later").write_text("x")))
         assert (task.state, uploads(task)) == ("awaiting_input", 1)

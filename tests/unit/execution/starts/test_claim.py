@@ -11,18 +11,26 @@ from datetime import timedelta
 
 import pytest
 
+from entry_keys import (
+    ADOPTED,
+    FIRST_OUTCOME,
+    FIRST_START,
+    OUTCOME,
+    REVOKED,
+    RUN,
+    START,
+    run_key,
+)
 from workflow_automation_provider.exceptions import (
     BusyError,
     NotSentError,
     RejectedError,
     UnidentifiedError,
 )
-from workflow_automation_provider.execution.starts.ledger import ADOPTED
+from world_calls import TRIGGER, after, at, before
 
 from ...starts import (
     MAYBE,
-    after_sending,
-    before,
     claims,
     entries,
     mentions,
@@ -41,8 +49,12 @@ def asks(task, run=-1, **said):
 
 def asks_before(task, entry, told):
     """Have the run ask before an entry is written, and Airflow lose the next read."""
-    lost, asked = iter(["lost"]), before("set", entry, lambda: told.append(asks(task)))
-    return lambda call: asked(call) or (next(lost, None) if told and call.kind == "get" else None)
+    lost = iter(["lost"])
+
+    def at_next_read(call):
+        return next(lost, None) if told and call.kind == "get" else None
+
+    return before("set", entry, lambda: told.append(asks(task))), at_next_read
 
 
 def at_the_third_look(what):
@@ -51,18 +63,15 @@ def at_the_third_look(what):
 
     It is to look fewer than ten times.
     """
-    runs = "workflow_automation_run/"
-    does = before("get", runs, what, nth=2)
-    fails = before("get", runs, lambda: pytest.fail("It goes on looking"), nth=9)
+    does = before("get", RUN, what, nth=2)
+    fails = before("get", RUN, lambda: pytest.fail("It goes on looking"), nth=9)
     return lambda call: does(call) or fails(call)
 
 
 def is_stopped(task):
     """Have the run of the last start be told to stop."""
-    *_, start = entries(task, "workflow_automation_start/").values()
-    task.rows.put(
-        f"workflow_automation_run/{start['token']}", {"stopped": "2026-01-01T00:00:00+00:00"}
-    )
+    *_, start = entries(task, START).values()
+    task.rows.put(run_key(start["token"]), {"stopped": "2026-01-01T00:00:00+00:00"})
 
 
 class TestDoubt:
@@ -77,7 +86,7 @@ class TestDoubt:
     def test_a_run_that_has_spoken_settles_it(self, world, fault, policy, word):
         task = world(waits(on_unknown_start=policy))
         task.faults.add(fault)
-        task.try_(after_sending(lambda: task.flow.reports(word, run_id=True)))
+        task.try_(after("send", TRIGGER, lambda: task.flow.reports(word, run_id=True)))
         assert task.state == ("success" if word == "success" else "awaiting_input")
         assert task.flow.reports("success", run_id=True) == 200
         if word == "started":
@@ -97,13 +106,13 @@ class TestDoubt:
             assert again.result == {"flow_id": "demo-flow", "run_link": "http://there/7"}
         assert task.requests == ["/api/trigger"]
 
-    @pytest.mark.parametrize("when", ["revoked", "start/1/0"])
+    @pytest.mark.parametrize("when", [REVOKED, FIRST_START])
     def test_a_claim_before_it_is_closed_counts(self, world, when):
         task = struck(world, claims())
         told: list[int] = []
-        task.try_(asks_before(task, f"workflow_automation_{when}", told))
+        task.try_(*asks_before(task, when, told))
         # Once it is revoked, the run is to ask again.
-        if when == "revoked":
+        if when == REVOKED:
             assert (told, triggers(task)) == ([200], 1)
             assert task.last.result["run_id"] == task.flow.runs[0].run_id
         else:
@@ -112,42 +121,43 @@ class TestDoubt:
 
     def test_a_response_that_is_recorded_once_it_is_closed_does_not_count(self, world):
         task = struck(world, claims())
-        task.try_(
-            lambda call: (
-                "kill after" if (call.kind, "_revoked/" in call.name) == ("set", True) else None
-            )
-        )
+        task.try_(after("set", REVOKED, "kill"))
         outcome = {"kind": "run", "at": "2026-01-01T00:00:00+00:00", "run": {"run_id": "1001"}}
-        task.rows.put("workflow_automation_outcome/1/0", outcome)
+        task.rows.put(FIRST_OUTCOME, outcome)
         task.try_()
         assert [asks(task, run) for run in (0, 1)] == [404, 200]
 
     @pytest.mark.parametrize(
-        ("policy", "retries", "at", "code", "is_closed"),
+        ("policy", "retries", "is_killed", "code", "is_closed"),
         [
-            ("fail", 2, None, "start-unknown", True),
-            ("fail", 2, {4: "kill"}, "start-unknown", True),
-            ("start_again", 2, None, "start-unknown", False),
-            ("start_again", 0, None, "start-unknown", True),
-            ("claim", 0, None, "start-revoked", True),
+            ("fail", 2, False, "start-unknown", True),
+            ("fail", 2, True, "start-unknown", True),
+            ("start_again", 2, False, "start-unknown", False),
+            ("start_again", 0, False, "start-unknown", True),
+            ("claim", 0, False, "start-revoked", True),
         ],
     )
     def test_no_run_can_go_on_unless_airflow_retries_the_task(
-        self, world, policy, retries, at, code, is_closed
+        self, world, policy, retries, is_killed, code, is_closed
     ):
-        task = struck(world, waits(retries=retries, on_unknown_start=policy), at=at)
+        operator = waits(retries=retries, on_unknown_start=policy)
+        kill = [before("get", RUN, "kill")] if is_killed else []
+        task = struck(world, operator, "drop_after", *kill)
         error = task.last.error or task.try_().error
         assert (error.code, STOPPED in str(error)) == (code, is_closed)
         assert (asks(task), triggers(task)) == (404 if is_closed else 200, 1)
 
     @pytest.mark.parametrize(
-        ("make", "what"), [(claims, "lost"), (claims, "fail after"), (trigger, None)]
+        ("make", "failures"),
+        [
+            (claims, [at("set", REVOKED, "lost")]),
+            (claims, [at("set", REVOKED, "fail after")]),
+            (trigger, []),
+        ],
     )
-    def test_a_close_that_fails_leaves_the_doubt(self, world, make, what):
-        task = struck(
-            world, make(retries=0), at=lambda call: what if "_revoked/" in call.name else None
-        )
-        assert ("could not be settled" in task.last.log) is bool(what)
+    def test_a_close_that_fails_leaves_the_doubt(self, world, make, failures):
+        task = struck(world, make(retries=0), "drop_after", *failures)
+        assert ("could not be settled" in task.last.log) is bool(failures)
         assert (task.last.error.code, "next try" in task.last.output) == ("start-unknown", False)
 
     @pytest.mark.parametrize("make", [claims, waits, trigger])
@@ -172,17 +182,17 @@ class TestDoubt:
 
     def test_a_retry_waits_for_a_report_as_well(self, world):
         task = world(waits(claim_timeout=timedelta(seconds=30)))
-        task.kill_at(3, after=True)
+        task.try_(after("send", TRIGGER, "kill"))
         task.try_(at_the_third_look(lambda: asks(task)))
         assert (task.state, triggers(task)) == ("awaiting_input", 1)
 
-    @pytest.mark.parametrize("at", [None, lambda call: "kill" if "_run/" in call.name else None])
-    def test_the_wait_ends_with_the_claim(self, world, at):
+    @pytest.mark.parametrize("is_retry", [False, True])
+    def test_the_wait_ends_with_the_claim(self, world, is_retry):
         """In the try that sent, or in the next one."""
         task = world(claims(claim_timeout=timedelta(seconds=30)))
         task.faults.add("drop_after")
-        if at:
-            task.try_(at)
+        if is_retry:
+            task.try_(before("get", RUN, "kill"))
         log = task.try_(at_the_third_look(lambda: asks(task))).log
         run = task.flow.runs[0].run_id
         assert (task.last.result["run_id"], triggers(task)) == (run, 1)
@@ -229,7 +239,7 @@ class TestNothing:
     def test_is_no_doubt(self, world, fault, extra, error):
         task = struck(world, waits(), fault=fault, **extra)
         assert isinstance(task.last.error, error)
-        (outcome,) = entries(task, "workflow_automation_outcome/").values()
+        (outcome,) = entries(task, OUTCOME).values()
         assert outcome["kind"] == "nothing"
         assert STOPPED not in str(task.last.error)
         if fault == "busy":
@@ -238,11 +248,12 @@ class TestNothing:
 
     def test_is_not_waited_for(self, world):
         options = {"claim_timeout": timedelta(seconds=30), "retries": 0}
-        task = struck(world, claims(**options), fault="reject", at=at_the_third_look(lambda: None))
+        task = struck(world, claims(**options), "reject")
+        assert task.last.late_by == 0
         assert isinstance(task.last.error, RejectedError)
 
     @pytest.mark.parametrize(
-        ("when", "nth", "told"), [("outcome/", 0, 200), ("revoked/", 0, 200), ("start/1/0", 1, 503)]
+        ("when", "nth", "told"), [(OUTCOME, 0, 200), (REVOKED, 0, 200), (FIRST_START, 1, 503)]
     )
     @pytest.mark.parametrize(("status", "retries"), [(422, 2), (429, 0)])
     def test_of_a_gateway_that_lies(self, world, when, nth, told, status, retries):
@@ -254,9 +265,7 @@ class TestNothing:
         task = world(claims(retries=retries))
         task.faults.add("status_after", status=status)
         said = []
-        task.try_(
-            before("set", f"workflow_automation_{when}", lambda: said.append(asks(task)), nth=nth)
-        )
+        task.try_(before("set", when, lambda: said.append(asks(task)), nth=nth))
         has_claimed = told == 200
         assert (said, triggers(task)) == ([told], 1)
         assert task.state == ("success" if has_claimed else "failed")
@@ -267,7 +276,7 @@ class TestNothing:
 class TestMarked:
     def test_while_the_service_works_it_uploads_nothing_for_a_run_that_stops(self, world):
         task = world(claims(files=[{"name": "a"}]))
-        error = task.try_(after_sending(lambda: (task.mark("failed"), asks(task)))).error
+        error = task.try_(after("send", TRIGGER, lambda: (task.mark("failed"), asks(task)))).error
         assert ("told to stop" in str(error), error.run_id) == (True, task.flow.runs[0].run_id)
         assert task.requests == ["/api/trigger"]
 
@@ -338,22 +347,22 @@ class TestEntered:
 
     def test_that_is_left_does_not_matter_to_a_retry(self, world):
         """The task died before it deleted the entry; the first look of the retry finds nothing."""
-        task, lost = struck(world, claims()), iter(["lost"])
+        task = struck(world, claims())
         task.adopt(task.flow.runs[0].run_id)
         task.clear()
-        task.try_(lambda call: "kill" if call.kind == "delete" else None)
+        task.try_(before("delete", ADOPTED, "kill"))
         assert (task.last.is_dead, asks(task, run_link="http://there/7")) == (True, 200)
-        task.try_(lambda call: next(lost, None) if "_run/" in call.name else None)
+        task.try_(at("get", RUN, "lost"))
         assert (task.state, ADOPTED in task.rows.entries, triggers(task)) == ("success", False, 1)
         assert task.last.result["run_link"] == "http://there/7"
         assert "Returning that run" not in task.last.log
-        assert [*entries(task, "workflow_automation_start/")] == ["1/0", "2/0"]
+        assert [*entries(task, START)] == ["1/0", "2/0"]
 
     def test_that_is_told_to_stop_before_a_retry_is_not_the_task_s(self, world):
         task = struck(world, claims())
         task.adopt(task.flow.runs[0].run_id)
         task.clear()
-        task.try_(lambda call: "kill" if call.kind == "delete" else None)
+        task.try_(before("delete", ADOPTED, "kill"))
         is_stopped(task)
         assert "which a person entered: it was told to stop" in str(task.try_().error)
 
@@ -364,12 +373,12 @@ class TestEntered:
         So a claim may still be decided.
         """
         task = struck(world, claims())
-        for at in (None, lambda call: "lost" if call.name.endswith("start/1/0") else None):
+        for lost in ([], [at("get", FIRST_START, "lost", nth=None)]):
             task.mark("failed")
             task.adopt(task.flow.runs[0].run_id)
             task.clear()
-            task.try_(at)
-        assert "does not return the entry workflow_automation_start/1/0" in str(task.last.error)
+            task.try_(*lost)
+        assert f"does not return the entry {FIRST_START}" in str(task.last.error)
         assert (task.state, triggers(task)) == ("up_for_retry", 1)
 
     def test_that_is_told_to_stop_meanwhile_is_not_the_task_s(self, world):
@@ -378,6 +387,6 @@ class TestEntered:
         task.adopt(task.flow.runs[0].run_id)
         task.clear()
 
-        task.try_(asks_before(task, "workflow_automation_start/", told))
+        task.try_(*asks_before(task, START, told))
         assert (task.state, triggers(task), told) == ("failed", 1, [404])
         assert "told to stop" in str(task.last.error)

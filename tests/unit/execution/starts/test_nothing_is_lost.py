@@ -13,9 +13,21 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from entry_keys import (
+    FIRST_OUTCOME,
+    FIRST_START,
+    OUTCOME,
+    PROBE,
+    RUN,
+    SECOND_START,
+    START,
+    UPLOAD,
+    run_key,
+)
 from workflow_automation_provider.exceptions import ConnectionUnusableError
+from world_calls import at, before
 
-from ...starts import before, claims, entries, later, triggers, waits
+from ...starts import claims, entries, later, triggers, waits
 
 CONNECTION = "AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT"
 FILES = [{"name": "a"}]
@@ -23,17 +35,6 @@ FILES = [{"name": "a"}]
 
 def uploads(task):
     return task.requests.count("/api/public/upload")
-
-
-def lost(key, nth=0):
-    """Have the nth read of an entry find nothing."""
-    seen = iter(range(99))
-
-    def at(call):
-        is_it = call.kind == "get" and call.name.endswith(key) and next(seen) == nth
-        return "lost" if is_it else None
-
-    return at
 
 
 def broken(monkeypatch):
@@ -51,16 +52,16 @@ def test_a_resumed_task_that_misses_its_start_once_does_not_take_the_run_before(
     assert (task.state, triggers(task)) == ("awaiting_input", 2)
     assert task.flow.reports("started", run_id=True) == 200
     assert task.flow.reports("success", run_id=True) == 200, "and so its end is lost"
-    task.try_(lost("start/2/0"))
+    task.try_(at("get", SECOND_START, "lost"))
     assert task.state == "success", task.last.error
 
 
 def test_an_outcome_that_is_missed_once_fails_no_task_with_files(world):
     task = world(claims(files=FILES))
-    task.try_(lambda call: "kill" if call.name == "workflow_automation_upload" else None)
-    assert entries(task, "workflow_automation_outcome/")
+    task.try_(before("get", UPLOAD, "kill"))
+    assert entries(task, OUTCOME)
     assert task.flow.reports("started") == 200
-    task.try_(lost("outcome/1/0"))
+    task.try_(at("get", FIRST_OUTCOME, "lost"))
     assert task.state == "success", task.last.error
 
 
@@ -75,7 +76,7 @@ def test_an_outcome_that_is_missed_once_loses_no_run_id(world, is_resumed):
         task.lose(task.last)
         task.rows.begin()
         task.rows.end("retry")
-    assert task.try_(lost("outcome/1/0")).result["run_id"] == run
+    assert task.try_(at("get", FIRST_OUTCOME, "lost")).result["run_id"] == run
 
 
 def test_an_earlier_start_that_is_missed_once_is_not_forgotten_when_a_person_enters_a_run(world):
@@ -87,7 +88,7 @@ def test_an_earlier_start_that_is_missed_once_is_not_forgotten_when_a_person_ent
     first = task.flow.runs[0].run_id
     task.adopt(first)
     task.clear()
-    task.try_(lost("start/1/0"))
+    task.try_(at("get", FIRST_START, "lost"))
     assert task.flow.reports("started", 0, run_id=True) == 404
     assert task.state == "failed", "it may be that of an earlier start"
 
@@ -96,14 +97,12 @@ def test_a_broken_connection_does_not_fail_for_good_a_claimed_run_with_files(wor
     task = world(claims(files=FILES, claim_timeout=timedelta(seconds=5)))
     task.faults.add("drop_after")
 
-    def at(call):
-        if call.kind == "get" and "_run/" in call.name and task.flow.runs and not said:
-            said.append(task.flow.reports("started", run_id=True))
-        return "kill" if call.name == "workflow_automation_upload" else None
-
-    said: list[int] = []
-    task.try_(at)
-    assert said == [200]
+    responses: list[int] = []
+    task.try_(
+        before("get", RUN, lambda: responses.append(task.flow.reports("started", run_id=True))),
+        before("get", UPLOAD, "kill"),
+    )
+    assert responses == [200]
     works = broken(monkeypatch)
     error = task.try_().error
     assert not isinstance(error, AirflowFailException), error
@@ -138,7 +137,7 @@ def test_another_connection_loses_no_end_of_a_run_whose_files_are_uploaded(world
     task.try_()
     assert uploads(task) == 1
     assert task.flow.reports("success", run_id=True, result=1) == 200
-    task.try_(lambda call: "kill" if call.kind == "get" else None)
+    task.try_(before("get", "", "kill"))
     monkeypatch.setenv("AIRFLOW_CONN_ANOTHER", os.environ[CONNECTION])
     task.operator = waits(files=FILES, retries=1, workflow_automation_conn_id="another")
     task.try_()
@@ -180,7 +179,7 @@ def test_a_read_that_fails_after_the_response_does_not_fail_for_good(world):
         raise RuntimeError("No database")
 
     task = world(claims(retries=0))
-    task.try_(before("get", "workflow_automation_run/", fail))
+    task.try_(before("get", RUN, fail))
     run = task.flow.runs[0].run_id
     assert task.state == "success" or run in str(task.last.error), task.last.error
 
@@ -188,15 +187,16 @@ def test_a_read_that_fails_after_the_response_does_not_fail_for_good(world):
 def test_a_run_that_could_not_be_recorded_keeps_its_id(world):
     task = world(claims(wait_for_completion=True, claim_timeout=timedelta(seconds=5)))
 
-    def at(call):
-        if call.kind == "set" and "_outcome/" in call.name:
-            if not said:
-                said.append(task.flow.reports("started"))
-            raise RuntimeError("No database")
+    responses: list[int] = []
 
-    said: list[int] = []
-    task.try_(at)
-    assert said == [200]
+    def fail():
+        raise RuntimeError("No database")
+
+    task.try_(
+        before("set", OUTCOME, lambda: responses.append(task.flow.reports("started"))),
+        before("set", OUTCOME, fail, nth=None),
+    )
+    assert responses == [200]
     run = task.flow.runs[0].run_id
     assert task.state == "awaiting_input"
     assert task.xcoms["return_value"].get("run_id") == run
@@ -204,11 +204,9 @@ def test_a_run_that_could_not_be_recorded_keeps_its_id(world):
 
 def test_an_end_that_comes_while_files_are_uploaded_is_seen_at_once(world):
     task = world(waits(files=FILES))
-    task.try_(lambda call: "kill" if call.name == "workflow_automation_upload" else None)
+    task.try_(before("get", UPLOAD, "kill"))
     later(task, hours=2)
-    task.try_(
-        before("set", "workflow_automation_upload", lambda: task.flow.reports("success", result=1))
-    )
+    task.try_(before("set", UPLOAD, lambda: task.flow.reports("success", result=1)))
     if task.state == "awaiting_input":
         left = task.rows.ti.trigger_timeout - datetime.now(UTC)
         assert left < timedelta(minutes=1)
@@ -246,13 +244,7 @@ def test_files_are_those_of_the_run_that_claims_after_the_upload(world):
 def test_a_broken_connection_does_not_take_back_what_was_pushed(world, monkeypatch):
     task = world(claims(wait_for_completion=True, claim_timeout=timedelta(seconds=5)))
     task.faults.add("drop_after")
-    said: list[int] = []
-
-    def at(call):
-        if call.kind == "get" and "_run/" in call.name and task.flow.runs and not said:
-            said.append(task.flow.reports("started", run_id=True))
-
-    task.try_(at)
+    task.try_(before("get", RUN, lambda: task.flow.reports("started", run_id=True)))
     run = task.flow.runs[0].run_id
     assert task.xcoms["return_value"]["run_id"] == run
     broken(monkeypatch)
@@ -270,19 +262,13 @@ def test_an_end_without_the_run_id_of_the_claim_leaves_a_trace(world):
     assert status == 200 or task.rows.entries != before_, status
 
 
-@pytest.mark.parametrize("name", ["get", "set"])
-def test_a_probe_that_is_missed_once_fails_no_last_try(world, name):
+@pytest.mark.parametrize("kind", ["get", "set"])
+def test_a_probe_that_is_missed_once_fails_no_last_try(world, kind):
     """Any other read that finds nothing once does no harm."""
     task = world(claims(files=FILES, retries=1))
-    task.try_(lambda call: "kill" if call.name == "workflow_automation_upload" else None)
+    task.try_(before("get", UPLOAD, "kill"))
     assert task.flow.reports("started", run_id=True) == 200
-    kinds = iter(range(99))
-
-    def at(call):
-        is_it = call.kind == name and call.name == "workflow_automation_probe"
-        return "lost" if is_it and next(kinds) == 0 else None
-
-    task.try_(at)
+    task.try_(at(kind, PROBE, "lost"))
     run = task.flow.runs[0].run_id
     assert task.state == "success" or run in task.last.output, task.last.error
 
@@ -290,16 +276,16 @@ def test_a_probe_that_is_missed_once_fails_no_last_try(world, name):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("workflow_automation_outcome/1/0", {"kind": "run"}),
-        ("workflow_automation_outcome/1/0", "text"),
-        ("workflow_automation_run/{d}", {"claim": "x"}),
-        ("workflow_automation_start/1/0", {"run": {"run_link": "x"}}),
+        (FIRST_OUTCOME, {"kind": "run"}),
+        (FIRST_OUTCOME, "text"),
+        (run_key("{d}"), {"claim": "x"}),
+        (FIRST_START, {"run": {"run_link": "x"}}),
     ],
 )
 def test_an_entry_that_a_person_has_damaged_is_named(world, key, value):
     task = world(waits(retries=1))
     task.try_()
-    (start,) = entries(task, "workflow_automation_start/").values()
+    (start,) = entries(task, START).values()
     key = key.format(d=start["token"])
     if isinstance(value, dict) and "run" in value:
         value = {**start, **value}
