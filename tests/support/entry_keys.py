@@ -6,7 +6,7 @@ The one module of the tests that imports them.
 
 from __future__ import annotations
 
-from workflow_automation_provider.execution import store, upload
+from workflow_automation_provider.execution import store
 from workflow_automation_provider.execution.batch import record as batch_record
 from workflow_automation_provider.execution.starts import ledger as names
 
@@ -16,7 +16,6 @@ START = names.START
 OUTCOME = names.OUTCOME
 BATCH = batch_record.BATCH
 PROBE = store._PROBE
-UPLOAD = upload.UPLOAD_KEY
 
 FIRST_START, SECOND_START = f"{START}1/0", f"{START}2/0"
 FIRST_OUTCOME, SECOND_OUTCOME = f"{OUTCOME}1/0", f"{OUTCOME}2/0"

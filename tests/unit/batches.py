@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from typing import Any
 
+from entry_keys import PROBE, batch_key
 from workflow_automation_provider.execution.batch.record import counts_text
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
@@ -55,7 +56,7 @@ def counts(total, **of):
 
 def entries_of(store):
     """Return the entries of a batch, in order."""
-    keys = (f"workflow_automation_batch_{number:06}" for number in itertools.count())
+    keys = map(batch_key, itertools.count())
     return list(itertools.takewhile(bool, map(store.get, keys)))
 
 
@@ -83,7 +84,7 @@ class Watched:
         self.inner.delete(key)
 
     def set(self, key, value, *, retention=None):
-        if key.startswith("workflow_automation_probe"):
+        if key == PROBE:
             self.inner.set(key, value, retention=retention)
             return
         self.writes += 1

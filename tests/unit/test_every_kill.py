@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from entry_keys import BATCH
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
@@ -121,7 +122,7 @@ def check_batch(life):
     assert (in_doubt > 0) == (task.state == "failed")
     assert task.state == "success" or task.last.error.code == "start-unknown"
     # So does the page of the runs, which reads the last entry only.
-    last = max(entries(task, "workflow_automation_batch_").items())[1]
+    last = max(entries(task, BATCH).items())[1]
     assert last["counts"]["unknown"] + last["in_flight"] == in_doubt
 
 

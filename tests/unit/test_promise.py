@@ -21,6 +21,7 @@ from airflow.sdk import ObjectStoragePath
 from airflow.sdk.io import attach
 
 from code_blocks import read_code_blocks
+from entry_keys import batch_key
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
@@ -495,7 +496,7 @@ def test_a_record_that_cannot_be_read_in_the_last_try_hides_no_run(batch, servic
     assert caught.value.code == (
         "batch-interrupted" if isinstance(items, list) else "invalid-request"
     )
-    assert "workflow_automation_batch_000000" in caught.value.next_step
+    assert batch_key(0) in caught.value.next_step
     assert len(service.runs) == started
 
 

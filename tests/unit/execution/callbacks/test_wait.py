@@ -200,11 +200,7 @@ def test_where_nobody_would_wake_it_it_polls(world, monkeypatch, status):
     comms = type("InProcessSupervisorComms", (SimpleNamespace,), {})(send=lambda *_, **__: None)
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", comms)
     task = world(waits())
-    ended = task.try_(
-        before(
-            "get", "workflow_automation_run/", lambda: task.flow.reports(status, result=1), nth=5
-        )
-    )
+    ended = task.try_(before("get", RUN, lambda: task.flow.reports(status, result=1), nth=5))
     assert task.state == status
     assert ended.late_by >= 1
     assert ended.result["result"] == 1 if status == "success" else ended.error.result == 1

@@ -21,10 +21,10 @@ from entry_keys import (
     RUN,
     SECOND_START,
     START,
-    UPLOAD,
     run_key,
 )
 from workflow_automation_provider.exceptions import ConnectionUnusableError
+from workflow_automation_provider.execution.upload import UPLOAD_KEY
 from world_calls import at, before
 
 from ...starts import claims, entries, later, triggers, waits
@@ -58,7 +58,7 @@ def test_a_resumed_task_that_misses_its_start_once_does_not_take_the_run_before(
 
 def test_an_outcome_that_is_missed_once_fails_no_task_with_files(world):
     task = world(claims(files=FILES))
-    task.try_(before("get", UPLOAD, "kill"))
+    task.try_(before("get", UPLOAD_KEY, "kill"))
     assert entries(task, OUTCOME)
     assert task.flow.reports("started") == 200
     task.try_(at("get", FIRST_OUTCOME, "lost"))
@@ -100,7 +100,7 @@ def test_a_broken_connection_does_not_fail_for_good_a_claimed_run_with_files(wor
     responses: list[int] = []
     task.try_(
         before("get", RUN, lambda: responses.append(task.flow.reports("started", run_id=True))),
-        before("get", UPLOAD, "kill"),
+        before("get", UPLOAD_KEY, "kill"),
     )
     assert responses == [200]
     works = broken(monkeypatch)
@@ -204,9 +204,9 @@ def test_a_run_that_could_not_be_recorded_keeps_its_id(world):
 
 def test_an_end_that_comes_while_files_are_uploaded_is_seen_at_once(world):
     task = world(waits(files=FILES))
-    task.try_(before("get", UPLOAD, "kill"))
+    task.try_(before("get", UPLOAD_KEY, "kill"))
     later(task, hours=2)
-    task.try_(before("set", UPLOAD, lambda: task.flow.reports("success", result=1)))
+    task.try_(before("set", UPLOAD_KEY, lambda: task.flow.reports("success", result=1)))
     if task.state == "awaiting_input":
         left = task.rows.ti.trigger_timeout - datetime.now(UTC)
         assert left < timedelta(minutes=1)
@@ -266,7 +266,7 @@ def test_an_end_without_the_run_id_of_the_claim_leaves_a_trace(world):
 def test_a_probe_that_is_missed_once_fails_no_last_try(world, kind):
     """Any other read that finds nothing once does no harm."""
     task = world(claims(files=FILES, retries=1))
-    task.try_(before("get", UPLOAD, "kill"))
+    task.try_(before("get", UPLOAD_KEY, "kill"))
     assert task.flow.reports("started", run_id=True) == 200
     task.try_(at(kind, PROBE, "lost"))
     run = task.flow.runs[0].run_id
