@@ -170,7 +170,7 @@ def test_a_wrong_value_is_an_error_before_anything_is_sent(
         assert isinstance(caught.value, AirflowFailException | FileUnavailableError)
         assert caught.value.message.startswith(name)
         assert caught.value.consequence == "Nothing was sent."
-    assert (store.writes, service.journal.requests()) == ([], [])
+    assert (store.entries, service.journal.requests()) == ({}, [])
     assert "may have been started" not in log()
 
 

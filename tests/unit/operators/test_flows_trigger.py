@@ -37,25 +37,23 @@ class TestTries:
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
         now = context(store)
+        requests_before: dict[str, int] = {}
+        store.before_set = lambda key, _: requests_before.update({key: requests(service)})
         result = trigger().execute(now)
 
         assert result == {"run_id": "1001", "run_link": link(service, 1001), "flow_id": "demo-flow"}
         assert [run.by for run in service.runs] == ["key"]
         assert now["ti"].pushed == {}, "which Airflow does at the end"
-        assert store.writes == [("start", 0), ("outcome", 1)]
-        assert datetime.fromisoformat(
-            store.entries[FIRST_START].pop("at")
-        ).utcoffset() == timedelta(0)
-        assert store.entries[FIRST_START] == {
+        assert requests_before == {FIRST_START: 0, FIRST_OUTCOME: 1}
+        start, outcome = store.entries.values()
+        assert datetime.fromisoformat(start.pop("at")).utcoffset() == timedelta(0)
+        assert start == {
             "conn_id": "workflow_automation_default",
             "flow_id": "demo-flow",
             "max_tries": 3,
             "request": request_digest({"a": 1}, None),
         }
-        assert (store.entries[FIRST_OUTCOME]["kind"], store.entries[FIRST_OUTCOME]["run"]) == (
-            "run",
-            result,
-        )
+        assert (outcome["kind"], outcome["run"]) == ("run", result)
         assert {*store.retentions.values()} == {NEVER_EXPIRE}
         assert f"Started run 1001: {link(service, 1001)}" in (text := log())
         assert "before Airflow 3.3" not in text
@@ -216,7 +214,7 @@ class TestEnded:
             "workflow_automation_default",
             "demo-flow",
         )
-        assert (store.writes, requests(service)) == ([], 0)
+        assert (store.entries, requests(service)) == ({}, 0)
 
     def test_by_a_signal(self, service, store, context, log):
         """As Airflow does it: the handler runs in the thread that waits."""
