@@ -12,6 +12,7 @@ from threading import Event
 import pytest
 
 from entry_keys import MESSAGE, RUN, START
+from sentences import WITHOUT_FILES
 from workflow_automation_provider.exceptions import RunTimeoutError
 from world_calls import TRIGGER, after, at, before
 
@@ -43,7 +44,7 @@ def test_the_run_id_of_an_end_is_kept(world, ended):
         assert task.requests == ["/api/trigger", "/api/public/upload"]
     else:
         assert run.run_id in str(task.last.error)
-        assert "no files are uploaded" in task.last.log
+        assert WITHOUT_FILES in task.last.log
         assert task.requests == ["/api/trigger"]
 
 

@@ -10,6 +10,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from entry_keys import FIRST_OUTCOME, FIRST_START, SECOND_OUTCOME
+from sentences import ENDED, INTERRUPTED, NOT_STORED
 from workflow_automation_provider.exceptions import (
     BusyError,
     NotSentError,
@@ -55,7 +56,8 @@ class TestTries:
         }
         assert (outcome["kind"], outcome["run"]) == ("run", result)
         assert {*store.retentions.values()} == {NEVER_EXPIRE}
-        assert f"Started run 1001: {link(service, 1001)}" in (text := log())
+        text = log()
+        assert mentions(text, "1001", link(service, 1001))
         assert "before Airflow 3.3" not in text
 
     @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ class TestTries:
 def test_a_link_that_cannot_be_stored_fails_no_task(service, store, context, log):
     now = context(store, push_error=RuntimeError("No database"))
     assert trigger(files=[{"name": "a"}]).execute(now)["run_id"] == "1001"
-    assert mentions(log(), "link", "could not be stored")
+    assert mentions(log(), "link", NOT_STORED)
 
 
 def test_inputs_may_be_left_out(service, store, context):
@@ -165,7 +167,7 @@ class TestInterrupted:
                 context(store, try_number=2)
             )
         assert store.entries[SECOND_OUTCOME]["kind"] == "nothing"
-        assert "Interrupted" not in log()
+        assert INTERRUPTED not in log()
         with pytest.raises(OutcomeUnknownError, match=f"Try 1 .*{MAYBE}"):
             trigger().execute(context(store, try_number=3))
 
@@ -174,7 +176,7 @@ class TestInterrupted:
         with interrupted(0.5):
             trigger().execute(context(store))
         assert FIRST_OUTCOME not in store.entries
-        assert "Interrupted by TaskTimeout while waiting for the response" in log()
+        assert INTERRUPTED in log()
         with pytest.raises(OutcomeUnknownError, match=MAYBE):
             trigger().execute(context(store, try_number=2))
 
@@ -183,7 +185,7 @@ class TestInterrupted:
         with interrupted(0.5):
             trigger(send_retry_timeout=60).execute(context(store))
         assert store.entries[FIRST_OUTCOME]["kind"] == "nothing"
-        assert "Interrupted" not in log()
+        assert INTERRUPTED not in log()
 
     def test_while_the_run_is_recorded_it_is_recorded_all_the_same(self, service, store, context):
         real = store.set
@@ -207,7 +209,7 @@ class TestEnded:
     def test_before_it_began(self, service, store, context):
         operator = trigger(send_retry_timeout=120)
         operator.on_kill()
-        with pytest.raises(NotSentError, match="was not sent: the task was ended") as caught:
+        with pytest.raises(NotSentError) as caught:
             operator.execute(context(store))
 
         assert (caught.value.conn_id, caught.value.flow_id) == (
@@ -234,4 +236,4 @@ class TestEnded:
         assert requests(service) == 1
         assert "Airflow retries" not in str(caught.value), "which nobody knows of an ended task"
         assert store.entries[FIRST_OUTCOME]["kind"] == "nothing"
-        assert "nothing more is sent" in log()
+        assert ENDED in log()

@@ -16,10 +16,19 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from entry_keys import FIRST_START, MESSAGE, OUTCOME, RUN, START, message_key, run_key
+from sentences import (
+    NO_RUN_ID,
+    NOT_PUSHED,
+    RUN_ID_UNKNOWN,
+    STARTS_ANOTHER,
+    WITHOUT_CLAIM,
+    WITHOUT_RETRIES,
+)
 from workflow_automation_provider.client.redaction import WITHHELD
 from workflow_automation_provider.exceptions import (
     BusyError,
     ConnectionUnusableError,
+    InvalidRequestError,
     OutcomeUnknownError,
     RejectedError,
     RunFailedError,
@@ -59,17 +68,14 @@ def parked(world):
 
 
 @pytest.mark.parametrize(
-    ("reports", "why"),
+    "reports",
     [
-        ({"stopped": "2026-01-01T00:00:00Z"}, "it was told to stop"),
-        ({"refused": ["RUN"]}, "it was told to stop"),
-        (
-            {"claim": {"at": "2026-01-01T00:00:00Z", "run_id": "another"}},
-            "another run has the task",
-        ),
+        {"stopped": "2026-01-01T00:00:00Z"},
+        {"refused": ["RUN"]},
+        {"claim": {"at": "2026-01-01T00:00:00Z", "run_id": "another"}},
     ],
 )
-def test_a_run_that_a_person_entered_must_keep_the_task(world, reports, why):
+def test_a_run_that_a_person_entered_must_keep_the_task(world, reports):
     task = world(waits())
     task.faults.add("drop_after")
     task.try_()
@@ -79,7 +85,9 @@ def test_a_run_that_a_person_entered_must_keep_the_task(world, reports, why):
     task.try_()
     token = entries(task, START)["2/0"]["token"]
     task.rows.put(run_key(token), json.loads(json.dumps(reports).replace("RUN", run)))
-    assert f"run {run}, which a person entered: {why}" in str(task.try_().error)
+    error = task.try_().error
+    assert isinstance(error, InvalidRequestError)
+    assert run in error.reason
     assert (task.state, triggers(task)) == ("failed", 1)
 
 
@@ -176,7 +184,8 @@ def test_a_run_that_was_told_to_stop_fails_the_task(parked, monkeypatch):
     (start,) = entries(task, START).values()
     task.rows.put(run_key(start["token"]), reports)
     error = task.try_().error
-    assert ("told to stop" in str(error), error.run_id) == (True, task.flow.runs[0].run_id)
+    assert isinstance(error, RunFailedError)
+    assert error.run_id == task.flow.runs[0].run_id
     assert triggers(task) == 1
 
 
@@ -188,7 +197,7 @@ def test_a_flow_without_the_first_step_is_warned_of(world, operator, is_claimed)
     if is_claimed:
         task.flow.reports("started", run_id=True)
     task.flow.reports("success", run_id=True)
-    warned = "The run has not claimed its start" in task.try_().log
+    warned = WITHOUT_CLAIM in task.try_().log
     assert warned is (operator.on_unknown_start == "claim" and not is_claimed)
 
 
@@ -275,7 +284,7 @@ def test_xcoms_that_cannot_be_pushed_do_not_end_the_wait(parked):
         raise RuntimeError("No database")
 
     log = parked(before("push", "return_value", fail)).last.log
-    assert "not be pushed" in log
+    assert NOT_PUSHED in log
     assert "No database" in log
 
 
@@ -301,9 +310,9 @@ def test_without_retries_it_warns(world, retries):
     """What fails while it looks would fail it for good."""
     task = world(waits(retries=retries))
     task.try_()
-    assert ("waits without retries" in task.last.log) is (retries == 0)
+    assert (WITHOUT_RETRIES in task.last.log) is (retries == 0)
     task.try_()
-    assert "waits without retries" not in task.last.log
+    assert WITHOUT_RETRIES not in task.last.log
 
 
 def test_a_claim_is_a_word_as_well(parked):
@@ -319,11 +328,11 @@ def test_a_run_by_key_without_an_id(world):
     task.faults.add("response", body={"run_link": "https://there/1"})
     task.try_()
     assert task.xcoms["return_value"].keys() == {"run_link", "flow_id", "response"}
-    assert mentions(task.last.log, "has no run_id", "https://there/1")
+    assert mentions(task.last.log, NO_RUN_ID, "https://there/1")
     assert task.flow.reports("started") == 200
     task.lose(task.last)
     task.rows.end("retry")
-    assert "run_id is unknown" not in task.try_().log
+    assert RUN_ID_UNKNOWN not in task.try_().log
     later(task, days=1)
     assert "https://there/1" in task.try_().error.next_step
 
@@ -331,7 +340,7 @@ def test_a_run_by_key_without_an_id(world):
 def test_a_response_that_names_no_run_is_in_the_log(world):
     task = world(trigger())
     task.faults.add("response", body={"rows": 5})
-    assert mentions(task.try_().log, "has no run_id", '{"rows": 5}')
+    assert mentions(task.try_().log, NO_RUN_ID, '{"rows": 5}')
 
 
 def test_cleared_while_it_continues_it_starts_over(parked):
@@ -426,10 +435,10 @@ def test_another_connection_than_the_run_was_started_by(world, monkeypatch, file
     assert (triggers(task), uploads(task)) == (1, 0)
     if files:
         assert task.state == "up_for_retry", "the DAG can be edited"
-        assert "workflow_automation_conn_id is 'another'" in str(task.last.error)
+        assert mentions(str(task.last.error), "workflow_automation_conn_id", "another")
     else:
         assert task.state == "awaiting_input"
-        assert "started by connection workflow_automation_default" in task.last.log
+        assert "workflow_automation_default" in task.last.log
 
 
 @pytest.mark.parametrize("make", [waits, claims])
@@ -453,15 +462,13 @@ def test_after_a_clear_it_is_said_what_is_known_of_the_run_of_before(parked):
     task.try_()
     task.clear()
     log = task.try_().log
-    assert mentions(
-        log, "Try 1 (", "run 77, https://there/77, which has ended (failed).", "cleared"
-    )
+    assert mentions(log, "Try 1 (", "run 77", "https://there/77", "failed", STARTS_ANOTHER)
     assert MAYBE not in log.splitlines()[0]
 
 
 def test_the_log_says_where_the_run_calls_but_not_the_token(parked):
     task = parked()
-    assert mentions(task.last.log, "calls Airflow at http://127.0.0.1:1" + report.PATH + ".")
+    assert mentions(task.last.log, f"http://127.0.0.1:1{report.PATH}")
     assert nowhere(task, task.flow.runs[0].url.rpartition("token=")[2])
 
 
@@ -472,7 +479,7 @@ def test_refused_calls_are_said_with_the_error(world):
     assert task.ask(url, body={"status": "done"}) == 400
     later(task, days=2)
     error = str(task.try_().error)
-    assert "was refused: 400: status is another text" in error
+    assert mentions(error, "400", "status")
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -537,7 +544,7 @@ class TestRedaction:
         assert task.flow.reports(status, run_id=own, **said) == 200
         ended = task.try_()
         assert (ended.result or vars(ended.error))["result"] == WITHHELD
-        assert f"The result is {WITHHELD}" in ended.log
+        assert mentions(ended.log, "result", WITHHELD)
         assert KEY.value not in ended.output + str(task.xcoms)
         assert nowhere(task, url.rpartition("token=")[2])
 
@@ -587,7 +594,8 @@ class TestUrl:
     @pytest.mark.parametrize("end", [report.PATH, "/workflow-automation", "/api/v2"])
     def test_is_not_that_of_the_endpoint_itself(self, world, end):
         task = world(waits(), callback_base_url=f"http://127.0.0.1:1{end}")
-        assert "expected http://127.0.0.1:1," in str(task.try_().error)
+        expected = re.compile(r"http://127\.0\.0\.1:1(?!/)")
+        assert expected.search(str(task.try_().error))
         assert triggers(task) == 0
 
     def test_has_the_name_that_the_task_gives_it(self, world):
