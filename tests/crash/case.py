@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing import LocalService
     from workflow_automation_provider.testing.faults import ScriptedFault
 
-START, OUTCOME = "/workflow_automation_start/", "/workflow_automation_outcome/"
-
 Play = Callable[["Case"], None]
 Test = Callable[["Played"], None]
 Played = dict[Test, "Future[None]"]

@@ -28,6 +28,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from airflow_launcher.processes import parent
+from entry_keys import RUN
 from workflow_automation_provider.testing._server.server import BackgroundServer, listen
 
 _TI_PATH = re.compile(r"/execution/(?:task-instances|store/ti)/([0-9a-f-]{36})\b")
@@ -112,7 +113,7 @@ class Gate:
         path = request.url.path
         found = _TI_PATH.search(path)
         ti_id = found[1] if found else ""
-        if request.method == "GET" and "/workflow_automation_run/" in path:
+        if request.method == "GET" and f"/{RUN}" in path:
             self.looked[ti_id] = datetime.now(UTC)
         run_id = self._run_ids.get(ti_id)
         hold = next((hold for hold in self._holds if hold.fits(run_id, request.method, path)), None)

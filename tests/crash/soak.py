@@ -31,7 +31,7 @@ from airflow_launcher.airflow import temporary_home
 from airflow_launcher.api import FINISHED
 from airflow_launcher.processes import alive, parent, wait_for
 from deployment import Deployment
-from said import ASKING, MAYBE_STARTED
+from sentences import ASKING, MAYBE_STARTED
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
 
 if TYPE_CHECKING:

@@ -147,7 +147,7 @@ def test_entered_run_is_told_to_stop(task: WaitingTask, say: Say) -> None:
         assert say(task.url, "started", run_id="7") == 200
         clear(task)
         told, reports = at_once(
-            partial(say, task.url, "running", server=1, run_id="7"), partial(task.enter_run, "7")
+            partial(say, task.url, "running", server=1, run_id="7"), partial(task.adopt, "7")
         )
         assert told == (404 if reports.stopped else 200)
         assert say(task.url, run_id="7") == told

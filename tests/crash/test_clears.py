@@ -13,7 +13,7 @@ from datetime import datetime
 from airflow_launcher.processes import alive, wait_for
 from airflow_rows import IS_3_4
 from case import Case, play
-from said import MAYBE_STARTED
+from sentences import MAYBE_STARTED
 
 
 @play("patient")

@@ -21,7 +21,7 @@ from airflow.configuration import conf
 
 from airflow_launcher.processes import wait_for
 from case import Case
-from said import MAYBE_STARTED
+from sentences import MAYBE_STARTED
 from workflow_automation_provider.testing import Key, LocalService
 
 if TYPE_CHECKING:

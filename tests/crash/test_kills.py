@@ -15,9 +15,10 @@ import signal
 import pytest
 
 from airflow_launcher.processes import alive, wait_for
-from case import OUTCOME, START, Case, play
+from case import Case, play
 from deployment import ENDS_AT_MISSED_HEARTBEATS
-from said import ASKING, MAYBE_STARTED
+from entry_keys import OUTCOME, START
+from sentences import ASKING, MAYBE_STARTED
 
 
 @play("once")
@@ -47,7 +48,7 @@ def test_killed_before_its_run_claims_the_start(case: Case) -> None:
 
 @play("patient")
 def test_the_supervisor_is_killed_once_the_outcome_is_recorded(case: Case) -> None:
-    hold = case.hold("after", "PUT", OUTCOME)
+    hold = case.hold("after", "PUT", f"/{OUTCOME}")
     case.begin()
     wait_for("the outcome", hold.reached.is_set)
     case.kill("supervisor")
@@ -64,7 +65,7 @@ def test_frozen_between_its_record_and_the_request(case: Case) -> None:
     """
     if ENDS_AT_MISSED_HEARTBEATS:
         pytest.skip("A missed heartbeat ends the scheduler of this pre-release")
-    hold = case.hold("after", "PUT", START)
+    hold = case.hold("after", "PUT", f"/{START}")
     case.begin()
     wait_for("the record", hold.reached.is_set)
     (first,) = case.tries

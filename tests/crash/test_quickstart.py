@@ -25,6 +25,7 @@ from airflow_launcher.airflow import temporary_home
 from airflow_launcher.api import AirflowApi
 from airflow_launcher.processes import Program, free_port, inhabitants, wait_for
 from code_blocks import read_code_blocks
+from entry_keys import ADOPTED
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "quickstart.md"
@@ -136,9 +137,7 @@ def test_the_page(reader: Reader) -> None:
     (run_id,) = {run["run_id"] for run in reader.received("runs")} - {"1001", "1002"}
     (named,) = re.findall(r"Airflow does not know: `(\d+)`", PAGE.read_text())
     assert run_id == named
-    path = (
-        f"/dags/{UPLOAD}/dagRuns/{lost}/taskInstances/trigger/state-store/workflow_automation_run"
-    )
+    path = f"/dags/{UPLOAD}/dagRuns/{lost}/taskInstances/trigger/state-store/{ADOPTED}"
     api.ask("PUT", path, {"value": run_id})
     keep = {"keep_task_state": True} if RELEASE >= (3, 4) else {}
     api.clear(UPLOAD, lost, "trigger", include_downstream=True, **keep)

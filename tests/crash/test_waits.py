@@ -14,6 +14,7 @@ import httpx
 from airflow_launcher.airflow import API_SERVER, Airflow
 from airflow_launcher.processes import wait_for
 from case import Case, Played, play
+from entry_keys import RUN
 from workflow_automation_provider.execution.callbacks.report import PATH, is_token, new_token
 
 
@@ -34,7 +35,7 @@ def test_killed_while_it_continues(case: Case) -> None:
     flow = case.held_flow()
     case.begin()
     case.parked()
-    hold = case.hold("after", "GET", "/workflow_automation_run/")
+    hold = case.hold("after", "GET", f"/{RUN}")
     flow.end()
     wait_for("the task continues", hold.reached.is_set)
     case.kill()

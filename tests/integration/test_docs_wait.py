@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 
 from code_blocks import read_code_blocks
+from entry_keys import ADOPTED
 from workflow_automation_provider.execution.callbacks.report import (
     MAX_BODY,
     PATH,
@@ -20,7 +21,6 @@ from workflow_automation_provider.execution.callbacks.report import (
     new_token,
     parse,
 )
-from workflow_automation_provider.execution.starts.entries import ADOPTED
 from workflow_automation_provider.testing import CallbackEndpoint
 
 PAGE = Path(__file__).parents[2] / "docs" / "wait.md"

@@ -234,6 +234,6 @@ class Rows:
         with create_session() as session:
             return dict(session.execute(query).all())
 
-    def enter(self, key: str, value: object) -> None:
+    def put(self, key: str, value: object) -> None:
         """Write an entry, as a person does under Storage."""
         self.store(None, "set", key, json.dumps(value))

@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from entry_keys import START, message_key, revoked_key, run_key
 from workflow_automation_provider.execution.callbacks.report import PATH, digest_of, new_token
 from workflow_automation_provider.execution.starts.entries import (
     RunReports,
     Start,
     entry_of,
-    message_key,
     read_reports,
-    revoked_key,
-    run_key,
 )
 
 DAG_FILE = """
@@ -125,12 +123,12 @@ class WaitingTask:
         self._starts += 1
 
     def _write(self, start: Start) -> None:
-        key = f"workflow_automation_start/{start.try_number}/{start.number}"
-        self.rows.enter(key, entry_of(start))
+        key = f"{START}{start.try_number}/{start.number}"
+        self.rows.put(key, entry_of(start))
 
     def revoke(self) -> None:
         """Have no run claim the start, as the task does where it is in doubt."""
-        self.rows.enter(revoked_key(digest_of(self.token)), {"at": datetime.now(UTC).isoformat()})
+        self.rows.put(revoked_key(digest_of(self.token)), {"at": datetime.now(UTC).isoformat()})
 
     def close(self) -> RunReports:
         """Close the last start, and return what its run has said."""
@@ -138,7 +136,7 @@ class WaitingTask:
         self._write(self.start)
         return self.reports
 
-    def enter_run(self, run_id: str) -> RunReports:
+    def adopt(self, run_id: str) -> RunReports:
         """
         Continue with the run that a person entered for the last start.
 
@@ -165,8 +163,8 @@ class WaitingTask:
         return read_reports(token, self.read(run_key(token)))
 
     @property
-    def word(self) -> Any:
-        """The last word of the run, None if there is none."""
+    def last_message(self) -> Any:
+        """The last message of the run, None if there is none."""
         return self.read(message_key(digest_of(self.token)))
 
     def clear(self) -> None:

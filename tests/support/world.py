@@ -6,12 +6,12 @@ A world to break the promise in; for Airflow 3.3+.
 Real are the operator, Airflow's rows, the endpoint that decides over them, and the local service
 with its faults. The task state store has the face and the semantics of Airflow's SDK: a ``get``
 finds nothing where the response is a 404, or the task instance is another's by now; a ``set`` then
-raises; a slow call is repeated, and the first may be carried out later. A test says by ``at`` what
-happens at which call of a process:
+raises; a slow call is repeated, and the first may be carried out later. A test scripts what happens
+at which call of a process (see :mod:`world_calls`):
 
 ===============  ===================================================================================================
 ``kill``         it is killed before the call, also where Airflow has no retries left
-``kill after``   it is killed once the call was carried out
+``kill after``   it is killed once the call was carried out, also where no other follows
 ``lost``         Airflow responds with 404, and does nothing
 ``fail after``   the call was carried out, and an error returned
 ``slow``         the call was carried out, and its repeat is in flight: see :attr:`World.late`
@@ -29,9 +29,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from entry_keys import ADOPTED
+from world_calls import Happening, Script, together
 from world_machinery import KEY as KEY
 from world_machinery import Machinery
-from world_process import Killed, Process, Script, Store
+from world_process import Killed, Process, Store
 
 
 @dataclass
@@ -41,45 +43,48 @@ class Run:
 
     :param url: which it was given, None if it was given none
     :param clears: how often the task had been cleared before the process that started it began
-    :param told: what it said, the status of each response, and how often the task had been cleared
-        by then
+    :param reported: the status that each report names, that of the response, and how often the task
+        had been cleared by then
     """
 
     run_id: str
     url: str | None
     clears: int
-    told: list[tuple[str, int, int]] = field(default_factory=list)
+    reported: list[tuple[str, int, int]] = field(default_factory=list)
 
-    def was_told(self, clears: int) -> int | None:
+    def last_response(self, clears: int) -> int | None:
         """
-        Return what it was told last when it asked whether to go on, after so many Clears.
+        Return the last response when it asked whether to go on, after so many Clears.
 
         None if it did not ask.
         """
-        words = [
-            told for word, told, at in self.told if word in ("started", "running") and at == clears
+        responses = [
+            response
+            for status, response, at in self.reported
+            if status in ("started", "running") and at == clears
         ]
-        return next((told for told in reversed(words) if told in (200, 404, 409)), None)
+        decided = [response for response in responses if response in (200, 404, 409)]
+        return decided[-1] if decided else None
 
     @property
     def end(self) -> str | None:
         """The end for which it got 200, None if there is none."""
-        ends = (
-            word for word, told, _ in self.told if word in ("success", "failed") and told == 200
-        )
-        return next(ends, None)
+        for status, response, _ in self.reported:
+            if status in ("success", "failed") and response == 200:
+                return status
+        return None
 
 
 class Flow:
-    """The runs that the service has started for the task, and what they say."""
+    """The runs that the service has started for the task, and what they report."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.runs: list[Run] = []
 
-    def says(self, status: str, run: int | Run = -1, **fields: Any) -> int:
+    def reports(self, status: str, run: int | Run = -1, **fields: Any) -> int:
         """
-        Have a run call Airflow; return the status of the response.
+        Have a run report to Airflow; return the status of the response.
 
         :param run: itself, or its number
         :param fields: of the body; its own ``run_id`` is ``run_id=True``
@@ -89,7 +94,7 @@ class Flow:
         if fields.get("run_id") is True:
             fields["run_id"] = run.run_id
         response = self._world.ask(run.url, body={"status": status, **fields})
-        run.told.append((status, response, self._world.clears))
+        run.reported.append((status, response, self._world.clears))
         return response
 
 
@@ -138,11 +143,11 @@ class World:
         assert _machinery.process
         return _machinery.process
 
-    def try_(self, at: Script | None = None) -> Process:
+    def try_(self, *scripts: Script) -> Process:
         """
         Execute the next try, or continue the one that is parked.
 
-        Return once it has ended, or was killed.
+        Return once it has ended, or was killed, and all that was to happen by name has.
         """
         assert self.state in (None, "up_for_retry", "awaiting_input", "up_for_reschedule"), (
             self.state
@@ -150,7 +155,7 @@ class World:
         before = self.state
         self.rows.begin()
         row = self.rows.ti
-        process = Process(self, row, at or {})
+        process = Process(self, row, together(*scripts))
         self.processes.append(process)
         if before in (None, "up_for_retry"):
             self.xcoms = {}
@@ -158,15 +163,14 @@ class World:
             self._execute(process, row, before)
         if process.is_dead:
             self.lose(process)
+        for script in scripts:
+            if isinstance(script, Happening):
+                assert script.has_happened, f"There was no such call: {script}, {process.calls}"
         return process
 
-    def kill_at(self, call: int, *, after: bool = False) -> Process:
-        """Execute the next try, and kill it at a call."""
-        return self.try_({call: "kill after" if after else "kill"})
-
-    def until_end(self, at: Script | None = None) -> Process:
-        """Execute tries until the task has ended, or is parked."""
-        process = self.try_(at)
+    def until_end(self, *scripts: Script) -> Process:
+        """Execute tries until the task has ended, or is parked; the scripts are of the first."""
+        process = self.try_(*scripts)
         while self.state == "up_for_retry":
             process = self.try_()
         return process
@@ -198,9 +202,9 @@ class World:
         """
         self.rows.mark(state)
 
-    def enter(self, run_id: str) -> None:
-        """Enter the run to continue with, as a person does under Storage."""
-        self.rows.enter("workflow_automation_run", run_id)
+    def adopt(self, run_id: str) -> None:
+        """Give the task a run to continue with, as a person does under Storage."""
+        self.rows.put(ADOPTED, run_id)
 
     def ask(self, url: str, method: str = "POST", body: Any = None) -> int:
         """Send a request to the endpoint; return the status of the response."""

@@ -4,39 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+from world_calls import Call, Script
 
 if TYPE_CHECKING:
     from world import Run, World
 
-Act = str | Callable[[], object]
-"""What happens at a call: see :mod:`world`."""
-
 
 class Killed(BaseException):
     """The process was killed: nothing that it does from now on has an effect."""
-
-
-@dataclass
-class Call:
-    """
-    A call of a task's process to Airflow or to the service.
-
-    :param number: from 0, within the process
-    :param kind: ``get``, ``set``, ``delete``, ``push``, ``states`` or ``send``
-    :param name: the key of the entry or the XCom, or the path of the request
-    """
-
-    number: int
-    kind: str
-    name: str
-
-
-Script = Mapping[int, Act] | Callable[[Call], Act | None]
-"""What happens at each call of a process, by its number."""
 
 
 class Process:
@@ -58,7 +37,7 @@ class Process:
         self.error: BaseException | None = None
         self.late_by = 0.0
         self._world = world
-        self._script = script if callable(script) else lambda call: script.get(call.number)
+        self._script = script
         self._lock = threading.RLock()
 
     @property
@@ -66,8 +45,8 @@ class Process:
         return self.state == "killed"
 
     @property
-    def said(self) -> str:
-        """All that it said: its log, its error, and what it returned."""
+    def output(self) -> str:
+        """All that it shows: its log, its error, and what it returned."""
         error = "" if self.error is None else f"{type(self.error).__name__}: {self.error}"
         return f"{self.log}{error}\n{json.dumps(self.result)}"
 
@@ -90,9 +69,7 @@ class Process:
             call = Call(len(self.calls), kind, name)
             self.calls.append(call)
             act = self._script(call)
-            if callable(act):
-                act()
-                self._check()
+            self._check()
         if act == "kill":
             self._die()
         if act == "lost" and lost:

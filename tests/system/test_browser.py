@@ -13,6 +13,7 @@ from playwright.sync_api import expect
 from airflow_launcher.airflow import PASSWORD, USER
 from airflow_launcher.processes import free_port, wait_for
 from browser import HEIGHT, WIDTH, AirflowUi, browser_page
+from entry_keys import ADOPTED
 from services import FLOW_ID, KEY, Service
 from workflow_automation_provider.client.settings import CONNECTION_FIELDS, FIELD_BEHAVIOUR
 
@@ -111,7 +112,7 @@ def test_give_a_failed_task_its_run(
     (run,) = service.runs_of(case)
 
     ui.open_task("nightly_report", case, "trigger")
-    form = ui.enter_in_storage("workflow_automation_run", f'"{run.run_id}"')
+    form = ui.enter_in_storage(ADOPTED, f'"{run.run_id}"')
     ui.shoot(pictures / "storage-run.png")
     ui.save(form)
     ui.clear_task()

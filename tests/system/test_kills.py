@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_launcher.processes import wait_for
-from said import MAYBE_STARTED
+from sentences import MAYBE_STARTED
 
 if TYPE_CHECKING:
     from services import Service

@@ -1,4 +1,4 @@
-"""What the tests of batches share: tries of a task, and a store that is watched."""
+"""What the tests of batches share: tries of a task, and what is done before its writes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import time
 from collections import Counter
 from typing import Any
 
+from entry_keys import PROBE, batch_key
+from state_store import StateStore
 from workflow_automation_provider.execution.batch.record import counts_text
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
@@ -15,7 +17,7 @@ class Batches:
     """
     Execute batches, each as a try of a task does.
 
-    ``task`` and ``context`` are those of the last one.
+    ``task``, ``context`` and ``store`` are those of the last one.
     """
 
     task: TriggerFlowBatchOperator
@@ -23,13 +25,20 @@ class Batches:
 
     def __init__(self, make_context):
         self._make_context = make_context
+        self.store = StateStore()
 
-    def __call__(self, items, *, try_number=1, store=None, before=None, **arguments):
+    def __call__(
+        self, items, *, try_number=1, before=None, before_get=None, before_set=None, **arguments
+    ):
         options = {"send_retry_timeout": 0, "retries": 3, **arguments}
         self.task = TriggerFlowBatchOperator(task_id="batch", batch=items, **options)
         self.context = self._make_context(self.task, try_number=try_number)
-        if store is not None:
-            self.context["task_state_store"] = store(self.context["task_state_store"])
+        if try_number == 1:
+            self.store = StateStore()
+        self.store.before_get = before_get or (lambda *_: None)
+        self.store.before_set = before_set or (lambda *_: None)
+        if "task_state_store" in self.context:
+            self.context["task_state_store"] = self.store
         if before:
             before(self.task)
         return self.task.execute(self.context)
@@ -55,50 +64,45 @@ def counts(total, **of):
 
 def entries_of(store):
     """Return the entries of a batch, in order."""
-    keys = (f"workflow_automation_batch_{number:06}" for number in itertools.count())
+    keys = map(batch_key, itertools.count())
     return list(itertools.takewhile(bool, map(store.get, keys)))
 
 
-class Watched:
+class OpenWindows:
     """
-    A task state store that looks at the service before each write.
+    What a batch records, compared with what was started, before each of its writes.
 
-    :param inner: the store
-    :param runs: returns how often each item was started
-    :param fail_at: the number of the write that fails, from 1
+    :param service: whose runs are compared
     """
 
-    def __init__(self, inner, runs, fail_at=0):
-        self.inner, self.runs, self.fail_at = inner, runs, fail_at
-        self.writes = 0
+    def __init__(self, service):
+        self._service = service
+        self._recorded: set[int] = set()
         self.opened: dict[str, set[int]] = {}
         self.breaches: list[str] = []
         self.most_unrecorded = 0
-        self.recorded: set[int] = set()
 
-    def get(self, key, default=None):
-        return self.inner.get(key, default)
-
-    def delete(self, key):
-        self.inner.delete(key)
-
-    def set(self, key, value, *, retention=None):
-        if key.startswith("workflow_automation_probe"):
-            self.inner.set(key, value, retention=retention)
+    def __call__(self, key, value):
+        if key == PROBE:
             return
-        self.writes += 1
         time.sleep(0.02)  # as long as a write takes in Airflow, in which the threads go on
-        started = set(self.runs())
-        self.most_unrecorded = max(self.most_unrecorded, len(started - self.recorded))
+        started = set(times_started(self._service))
+        self.most_unrecorded = max(self.most_unrecorded, len(started - self._recorded))
         if not started <= set().union(*self.opened.values()):
             self.breaches.append(f"{started} of {self.opened}")
-        if self.fail_at and self.writes >= self.fail_at:
-            raise RuntimeError("The store is gone")
-        self.inner.set(key, value, retention=retention)
         self.opened[key] = {int(n) for n in value["opened"]}
-        self.recorded |= {int(n) for n in value["results"]}
+        self._recorded |= {int(n) for n in value["results"]}
 
 
-def failing(service, fail_at):
-    """Return what makes a store fail from a write on."""
-    return lambda inner: Watched(inner, lambda: times_started(service), fail_at)
+def failing(fail_at):
+    """Return what fails before each write of a batch from one on, by its number from 1."""
+    writes = itertools.count(1)
+
+    def before_set(key, _):
+        if key == PROBE:
+            return
+        time.sleep(0.02)  # as long as a write takes in Airflow, in which the threads go on
+        if next(writes) >= fail_at:
+            raise RuntimeError("The store is gone")
+
+    return before_set

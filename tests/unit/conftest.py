@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import logging
 import socket
-from collections import Counter
 from types import SimpleNamespace
 from uuid import uuid4
 
 import certifi
 import pytest
 
+from state_store import StateStore
 from workflow_automation_provider.client.network import CA_VARIABLES
 
 from .batches import Batches
@@ -46,45 +45,6 @@ def collected(monkeypatch):
         return [info.asset.uri for info in found.inputs], [info.asset.uri for info in found.outputs]
 
     return read
-
-
-# A task instance without a database: the operator, a context of its own, and the state that
-# outlives its tries.
-
-
-class StateStore:
-    """
-    A task state store: what Airflow 3.3+ puts into the context as ``task_state_store``.
-
-    :param requests: counts the requests that the service got, noted at each write
-    """
-
-    def __init__(self, requests):
-        self.entries = {}
-        self.retentions = {}
-        self.writes = []
-        self.failures: Counter[str] = Counter()
-        self.lost = []  # keys of which the next read finds nothing, as Airflow's SDK has it for any 404
-        self._requests = requests
-
-    def get(self, key, default=None):
-        if key in self.lost:
-            self.lost.remove(key)
-            return default
-        return copy.deepcopy(self.entries.get(key, default))
-
-    def set(self, key, value, *, retention=None):
-        kind = key.removeprefix("workflow_automation_").partition("/")[0]
-        for operation in ("set", f"set {kind}"):  # as often as a test says
-            if self.failures[operation]:
-                self.failures[operation] -= 1
-                raise RuntimeError("The store is not there")
-        self.entries[key] = copy.deepcopy(value)
-        self.retentions[key] = retention
-        self.writes.append((kind, self._requests()))
-
-    def delete(self, key):
-        self.entries.pop(key, None)
 
 
 class TaskInstance(SimpleNamespace):
@@ -163,8 +123,8 @@ def sftp(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def store(service):
-    return StateStore(lambda: len(service.journal.requests()))
+def store():
+    return StateStore()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """
 What the tests of starts share.
 
-Operators that send once, what is searched for, and what is done between the calls of a try.
+Operators that send once, and what is searched for.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from said import MAYBE_STARTED
+from sentences import MAYBE_STARTED
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
+from world_calls import TRIGGER
 
 MAYBE = MAYBE_STARTED
 
@@ -85,7 +86,7 @@ def interrupted(seconds: float) -> Iterator[None]:
 # Of a task whose tries a world executes.
 
 
-def struck(world, operator, fault="drop_after", at=None, **extra):
+def struck(world, operator, fault="drop_after", *scripts, **extra):
     """
     Make a task whose first try was struck by a fault.
 
@@ -93,41 +94,13 @@ def struck(world, operator, fault="drop_after", at=None, **extra):
     """
     task = world(operator, **extra)
     task.faults.add(fault)
-    task.try_(at)
+    task.try_(*scripts)
     return task
-
-
-def before(kind, name, what, *, nth=0):
-    """Do something before the nth call of a kind whose name begins so."""
-    seen = iter(range(99))
-
-    def at(call):
-        if call.kind == kind and call.name.startswith(name) and next(seen) == nth:
-            what()
-
-    return at
-
-
-def after_sending(what):
-    """
-    Do something once the service has responded to the start.
-
-    Before the task calls Airflow again.
-    """
-    sent: list[int] = []
-
-    def at(call):
-        if sent and sent.pop() == call.number - 1:
-            what()
-        if call.name == "/api/trigger":
-            sent.append(call.number)
-
-    return at
 
 
 def triggers(task):
     """Return how many requests to start a run were sent."""
-    return task.requests.count("/api/trigger")
+    return task.requests.count(TRIGGER)
 
 
 def entries(task, key):
@@ -150,7 +123,7 @@ def later(task, **passed):
         return json.loads(re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|\+00:00)", moved, text))
 
     for key, text in task.rows.entries.items():
-        task.rows.enter(key, earlier(text))
+        task.rows.put(key, earlier(text))
     ti = task.rows.ti
     if task.state == "awaiting_input":
         task.rows.park(ti.next_method, ti.next_kwargs, ti.trigger_timeout - datetime.now(UTC))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from entry_keys import BATCH
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
@@ -67,14 +68,14 @@ class Life:
 
     def ask(self):
         for run in self.task.flow.runs:
-            if self.asks and not run.told:
-                self.task.flow.says("started", run, run_id=True)
+            if self.asks and not run.reported:
+                self.task.flow.reports("started", run, run_id=True)
 
     def end_runs(self):
         self.ask()
         for run in self.task.flow.runs:
-            if not run.end and (not self.asks or run.told[0][1] == 200):
-                self.task.flow.says("success", run, run_id=True)
+            if not run.end and (not self.asks or run.reported[0][1] == 200):
+                self.task.flow.reports("success", run, run_id=True)
 
 
 def check_start(life):
@@ -97,7 +98,7 @@ def check_claim(life):
     """The task is green with the one run that works."""
     task = life.task
     life.ask()
-    (works,) = (run for run in task.flow.runs if run.told[0][1] == 200)
+    (works,) = (run for run in task.flow.runs if run.reported[0][1] == 200)
     assert task.state == "success"
     assert task.xcoms["return_value"]["run_id"] == works.run_id
     assert len(task.requests) <= 2
@@ -121,7 +122,7 @@ def check_batch(life):
     assert (in_doubt > 0) == (task.state == "failed")
     assert task.state == "success" or task.last.error.code == "start-unknown"
     # So does the page of the runs, which reads the last entry only.
-    last = max(entries(task, "workflow_automation_batch_").items())[1]
+    last = max(entries(task, BATCH).items())[1]
     assert last["counts"]["unknown"] + last["in_flight"] == in_doubt
 
 

@@ -12,8 +12,8 @@ import threading
 import time
 import traceback
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -21,6 +21,7 @@ from airflow.sdk import ObjectStoragePath
 from airflow.sdk.io import attach
 
 from code_blocks import read_code_blocks
+from entry_keys import batch_key
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
@@ -315,33 +316,17 @@ def read_items(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def watched(operation, look):
-    """
-    Return what puts a store in front of another one.
-
-    Which first looks at each key and value of an operation.
-    """
-
-    def make(inner):
-        def call(key, value=None, **options):
-            look(key, value)
-            return getattr(inner, operation)(key, value, **options)
-
-        return SimpleNamespace(
-            **{"get": inner.get, "set": inner.set, "delete": inner.delete, operation: call}
-        )
-
-    return make
+STORE_IS_GONE = RuntimeError("The store is gone")
 
 
-def failing(operation, *, of=lambda _: True, error=None):
-    """Return what puts a store that fails in front of another one, at some values."""
+def failing(*, at):
+    """Return what fails before a value is written of which a condition holds."""
 
-    def look(_, value):
-        if of(value):
-            raise error or RuntimeError("The store is gone")
+    def before_set(_, value):
+        if at(value):
+            raise STORE_IS_GONE
 
-    return watched(operation, look)
+    return before_set
 
 
 def select_failed(tmp_path, items, output):
@@ -367,7 +352,7 @@ def test_a_kill_at_any_time_leaves_the_output_file_as_it_was(batch, service, tmp
     def look(*_):
         found.append(path.read_text() if path.exists() else None)
 
-    batch(rows(20), output_path=str(path), store=watched("set", look), max_concurrency=2, retries=0)
+    batch(rows(20), output_path=str(path), before_set=look, max_concurrency=2, retries=0)
     assert len(found) > 2
     assert set(found) == {before}
     assert statuses(read_items(path)) == {"started": 20}
@@ -445,7 +430,6 @@ def check_storable(_, value):
     assert depth(value) < 200
 
 
-as_airflows = watched("set", check_storable)
 NOT_STORABLE = ['{"ticket": 123456789012345678901234567890}', f'{"[" * 300}"ticket-7"{"]" * 300}']
 
 
@@ -453,11 +437,12 @@ NOT_STORABLE = ['{"ticket": 123456789012345678901234567890}', f'{"[" * 300}"tick
 def test_a_response_that_cannot_be_stored_becomes_text(batch, context, store, service, body):
     service.faults.add("response", body=body, times=41)
     for number in (1, 2, 4):
-        items = batch(rows(40), try_number=number, store=as_airflows, max_concurrency=2)
+        items = batch(rows(40), try_number=number, before_set=check_storable, max_concurrency=2)
         assert [item["response"] for item in items] == [body] * 40
     assert times_started(service) == dict.fromkeys(range(40), 1)
+    store.before_set = check_storable
     for number in (1, 2):
-        result = trigger().execute(context(as_airflows(store), try_number=number))
+        result = trigger().execute(context(store, try_number=number))
         msgspec.msgpack.encode(result)
         assert result["response"] == body
     assert len(service.runs) == 41
@@ -471,9 +456,9 @@ def test_the_log_has_the_response_that_no_entry_holds(batch, context, store, ser
     )
     service.faults.add("response", body={"ticket": "third-ticket"})
     with pytest.raises(WorkflowAutomationError):
-        batch(rows(2), store=failing("set", of=lambda value: value.get("results")))
-    fails = failing("set", of=lambda value: value.get("kind") == "run")
-    assert trigger().execute(context(fails(store)))["response"] == {"ticket": "third-ticket"}
+        batch(rows(2), before_set=failing(at=lambda value: value.get("results")))
+    store.before_set = failing(at=lambda value: value.get("kind") == "run")
+    assert trigger().execute(context(store))["response"] == {"ticket": "third-ticket"}
     text = log()
     assert [
         name for name in ("first-ticket", "second-ticket", "third-ticket") if name not in text
@@ -481,7 +466,7 @@ def test_the_log_has_the_response_that_no_entry_holds(batch, context, store, ser
 
 
 @pytest.mark.parametrize("items", [rows(30), 5])
-@pytest.mark.parametrize("error", [RuntimeError("The store is gone"), KeyError("store")])
+@pytest.mark.parametrize("error", [STORE_IS_GONE, KeyError("store")])
 def test_a_record_that_cannot_be_read_in_the_last_try_hides_no_run(batch, service, items, error):
     service.faults.add("reject", status=401, inputs={"n": 100})
     with pytest.raises(RejectedError):
@@ -490,18 +475,18 @@ def test_a_record_that_cannot_be_read_in_the_last_try_hides_no_run(batch, servic
     assert started
 
     with pytest.raises(WorkflowAutomationError) as caught:
-        batch(items, store=failing("get", error=error), try_number=4)
+        batch(items, before_get=Mock(side_effect=error), try_number=4)
     assert caught.value.accepted is Accepted.MAYBE
     assert caught.value.code == (
         "batch-interrupted" if isinstance(items, list) else "invalid-request"
     )
-    assert "workflow_automation_batch_000000" in caught.value.next_step
+    assert batch_key(0) in caught.value.next_step
     assert len(service.runs) == started
 
 
 def test_an_unreadable_record_of_a_first_try_says_nothing_of_earlier_ones(batch, service):
     with pytest.raises(WorkflowAutomationError) as caught:
-        batch(rows(3), store=failing("get"))
+        batch(rows(3), before_get=Mock(side_effect=STORE_IS_GONE))
     assert caught.value.accepted is Accepted.NO
     assert service.journal.requests() == []
 

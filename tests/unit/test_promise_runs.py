@@ -11,9 +11,12 @@ from threading import Event
 
 import pytest
 
+from entry_keys import MESSAGE, RUN, START
+from sentences import WITHOUT_FILES
 from workflow_automation_provider.exceptions import RunTimeoutError
+from world_calls import TRIGGER, after, at, before
 
-from .starts import after_sending, claims, later, struck, waits
+from .starts import claims, later, struck, waits
 
 MOMENT = timedelta(microseconds=1)
 
@@ -21,10 +24,10 @@ MOMENT = timedelta(microseconds=1)
 def test_a_run_that_was_told_to_stop_does_not_end_the_one_that_works(world):
     task = struck(world, waits(on_run_failed="start_again"), "twice")
     works, told_to_stop = task.flow.runs
-    assert task.flow.says("started", works, run_id=True) == 200
-    assert task.flow.says("started", told_to_stop, run_id=True) == 404
-    assert task.flow.says("failed", told_to_stop) == 404
-    assert task.flow.says("success", works, run_id=True) == 200
+    assert task.flow.reports("started", works, run_id=True) == 200
+    assert task.flow.reports("started", told_to_stop, run_id=True) == 404
+    assert task.flow.reports("failed", told_to_stop) == 404
+    assert task.flow.reports("success", works, run_id=True) == 200
     assert task.until_end().result["run_id"] == works.run_id
     assert len(task.requests) == 1
 
@@ -33,15 +36,15 @@ def test_a_run_that_was_told_to_stop_does_not_end_the_one_that_works(world):
 def test_the_run_id_of_an_end_is_kept(world, ended):
     task = world(waits(files=[{"name": "a"}]))
     task.faults.add("drop_after")
-    task.until_end(after_sending(lambda: task.flow.says(ended, run_id=True)))
+    task.until_end(after("send", TRIGGER, lambda: task.flow.reports(ended, run_id=True)))
     (run,) = task.flow.runs
-    assert (task.state, run.end, len(run.told)) == (ended, ended, 1)
+    assert (task.state, run.end, len(run.reported)) == (ended, ended, 1)
     if ended == "success":
         assert task.last.result["run_id"] == run.run_id
         assert task.requests == ["/api/trigger", "/api/public/upload"]
     else:
         assert run.run_id in str(task.last.error)
-        assert "no files are uploaded" in task.last.log
+        assert WITHOUT_FILES in task.last.log
         assert task.requests == ["/api/trigger"]
 
 
@@ -56,9 +59,7 @@ def test_only_a_post_is_heard(world, method):
 
 def test_a_slow_store_fails_no_task_that_was_asked_to_wait(world):
     operator = claims(retries=0, send_retry_timeout=60)
-    task = struck(
-        world, operator, "busy", lambda call: "slow" if call.kind in ("set", "delete") else None
-    )
+    task = struck(world, operator, "busy", at("set", "", "slow", nth=None))
     assert task.state == "success"
     assert len(task.flow.runs) == 1
 
@@ -87,7 +88,7 @@ def test_a_wait_that_lasted_too_long_is_not_repeated(world, limit):
 def test_what_is_empty_is_as_if_left_out_and_progress_is_clamped(world, said):
     task = world(waits())
     task.try_()
-    assert task.flow.says(**said) == 200
+    assert task.flow.reports(**said) == 200
     if said["status"] in ("success", "failed"):
         assert task.until_end().state == said["status"]
 
@@ -95,15 +96,15 @@ def test_what_is_empty_is_as_if_left_out_and_progress_is_clamped(world, said):
 def test_a_task_returns_the_run_that_has_claimed_its_start(world):
     task = world(claims())
     task.faults.add("twice")
-    task.try_(after_sending(lambda: task.flow.says("started", 0, run_id=True)))
-    assert task.flow.says("started", 1, run_id=True) == 404
+    task.try_(after("send", TRIGGER, lambda: task.flow.reports("started", 0, run_id=True)))
+    assert task.flow.reports("started", 1, run_id=True) == 404
     assert task.last.result["run_id"] == task.flow.runs[0].run_id
 
 
 def test_a_retry_reads_few_entries_whatever_its_number(world):
     task = world(waits(retries=100))
     task.try_()
-    task.kill_at(1)
+    task.try_(before("get", START, "kill", nth=1))
     reads = [call for call in task.try_().calls if call.kind == "get"]
     assert (len(task.processes), len(task.flow.runs), task.state) == (3, 1, "awaiting_input")
     assert len(reads) <= 14
@@ -111,47 +112,38 @@ def test_a_retry_reads_few_entries_whatever_its_number(world):
 
 def test_an_end_that_the_last_look_does_not_find_at_once_is_not_lost(world):
     task = world(waits(completion_timeout=MOMENT))
-    lost: list[str] = []
-
-    def at(call):
-        if call.kind == "get" and call.name.startswith("workflow_automation_run/") and not lost:
-            lost.append(call.name)
-            assert task.flow.says("success") == 200
-            return "lost"
-        return None
-
-    task.until_end(at)
-    assert (task.state, len(lost)) == ("success", 1)
+    responses: list[int] = []
+    task.until_end(
+        before("get", RUN, lambda: responses.append(task.flow.reports("success"))),
+        at("get", RUN, "lost"),
+    )
+    assert (task.state, responses) == ("success", [200])
 
 
 def test_a_word_that_is_not_found_at_once_is_no_silence(world):
     task = world(waits(heartbeat_timeout=timedelta(seconds=2)))
-    lost: list[str] = []
+    responses: list[int] = []
 
-    def at(call):
-        if call.name.startswith("workflow_automation_message/") and not lost:
-            lost.append(call.name)
-            assert task.flow.says("started") == 200
-            Event().wait(2)  # the time.sleep() of a task takes none here
-            assert task.flow.says("running") == 200
-            return "lost"
-        return None
+    def reports():
+        responses.append(task.flow.reports("started"))
+        Event().wait(2)  # the time.sleep() of a task takes none here
+        responses.append(task.flow.reports("running"))
 
-    task.try_(at)
-    assert (task.state, len(lost)) == ("awaiting_input", 1)
+    task.try_(before("get", MESSAGE, reports), at("get", MESSAGE, "lost"))
+    assert (task.state, responses) == ("awaiting_input", [200, 200])
 
 
 def test_a_run_that_a_person_entered_is_waited_for_anew(world):
     task = world(waits(completion_timeout=timedelta(hours=1)))
     task.try_()
-    assert task.flow.says("started", run_id=True) == 200
+    assert task.flow.reports("started", run_id=True) == 200
     later(task, hours=2)
     assert task.until_end().state == "failed"
-    task.enter(task.flow.runs[0].run_id)
+    task.adopt(task.flow.runs[0].run_id)
     task.clear()
     task.try_()
     assert (task.state, len(task.flow.runs)) == ("awaiting_input", 1)
-    assert task.flow.says("success", run_id=True) == 200
+    assert task.flow.reports("success", run_id=True) == 200
     assert task.until_end().state == "success"
 
 

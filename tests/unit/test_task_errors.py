@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+import entry_keys
 import golden
 from workflow_automation_provider import exceptions
 from workflow_automation_provider.exceptions import (
@@ -154,7 +155,7 @@ def test_lines_are_not_cut():
     """Airflow's log cuts those that are longer, and with them what starts another run."""
     lines = [line for text in rendered() for line in text.split("\n")[2:]]
     # Those that name entries of a batch have two long keys, and nothing that starts a run.
-    others = [line for line in lines if "workflow_automation_batch_" not in line]
+    others = [line for line in lines if entry_keys.BATCH not in line]
     assert [line for line in others if len(line) > 92] == []
 
 

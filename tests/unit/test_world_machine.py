@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from said import MAYBE_STARTED, WAS_STARTED
+from sentences import MAYBE_STARTED, WAS_STARTED
 from workflow_automation_provider.exceptions import Code, WorkflowAutomationError
 
 from .starts import trigger
@@ -63,8 +63,8 @@ AT = st.sampled_from(
 BETWEEN = st.tuples(st.just("any"), st.sampled_from([*range(15), *[*range(3, 10)] * 2]))
 # Most often the response arrives, or is lost.
 FAULT = st.sampled_from([*range(20), *[0] * 4, *[2, 3] * 6])
-WORDS = st.tuples(
-    st.just("says"),
+REPORTS = st.tuples(
+    st.just("report"),
     st.sampled_from([0, 0, 0, 1, 2]),
     st.sampled_from(["started", "started", "started", "started", "running", "success", "failed"]),
 )
@@ -72,7 +72,7 @@ PERSON = st.sampled_from(
     [("clear", True), ("clear", False), ("mark", "failed"), ("mark", "success")]
 )
 LATE = st.tuples(st.just("late"), st.integers(0, 3))
-OTHERS = st.one_of(WORDS, WORDS, WORDS, LATE, PERSON)
+OTHERS = st.one_of(REPORTS, REPORTS, REPORTS, LATE, PERSON)
 FAULTY = st.sampled_from(
     ["kill", "kill", "kill after", "kill after", "lost", "fail after", "slow", "slow"]
 )
@@ -81,7 +81,7 @@ INNER = st.lists(st.tuples(AT, FAULTY | OTHERS), max_size=1)
 ORPHANED = st.tuples(
     st.just("lose"), st.lists(st.tuples(st.just("try"), FAULT, INNER) | OTHERS, max_size=3)
 )
-CLAIM = st.just(("says", 0, "started"))
+CLAIM = st.just(("report", 0, "started"))
 SCRIPT = st.lists(
     st.one_of(
         st.tuples(AT, FAULTY),
@@ -93,8 +93,8 @@ SCRIPT = st.lists(
 TRY = st.tuples(st.just("try"), FAULT, SCRIPT)
 # From here on, most is at stake: a run may have been started.
 DOUBT: Any = st.tuples(st.just("try"), st.sampled_from([2, 3]), st.just([]))
-ENTER = st.tuples(st.just("enter"), st.integers(0, 2))
-STEP = st.one_of(*[TRY] * 5, WORDS, WORDS, st.just(("ask", None)), PERSON, ENTER, LATE)
+ADOPT = st.tuples(st.just("adopt"), st.integers(0, 2))
+STEP = st.one_of(*[TRY] * 5, REPORTS, REPORTS, st.just(("ask", None)), PERSON, ADOPT, LATE)
 
 
 def at(script, do):
@@ -128,7 +128,8 @@ SETTINGS = settings(
 
 
 def is_mentioned(run, text):
-    return any(said.lower() in text.lower() for said in (run.run_id, MAYBE_STARTED, WAS_STARTED))
+    mentions = (run.run_id, MAYBE_STARTED, WAS_STARTED)
+    return any(mention.lower() in text.lower() for mention in mentions)
 
 
 class Task(RuleBasedStateMachine):
@@ -182,20 +183,24 @@ class Task(RuleBasedStateMachine):
         if self.breach:
             raise self.breach
 
-    def _says(self, which, word):
+    def _report(self, which, status):
         runs = self.world.flow.runs
         if which >= len(runs) or not self.has_url:
             return
         run = runs[-1 - which]
-        told = run.was_told(self.world.clears)
-        if word in ("started", "running"):
-            if not self.asks or run.end or (word == "running" and told != 200):
+        decided = run.last_response(self.world.clears)
+        if status in ("started", "running"):
+            if not self.asks or run.end or (status == "running" and decided != 200):
                 return
-        elif self.asks and told != 200 and not (self.names and word == "failed" and told == 409):
+        elif (
+            self.asks
+            and decided != 200
+            and not (self.names and status == "failed" and decided == 409)
+        ):
             return
-        is_lost = told == 409 and word == "failed"
-        response = self.world.flow.says(word, run, **({} if is_lost else self.named(run)))
-        assert word in ("success", "failed") or response != 200 or told in (None, 200), (
+        is_lost = decided == 409 and status == "failed"
+        response = self.world.flow.reports(status, run, **({} if is_lost else self.named(run)))
+        assert status in ("success", "failed") or response != 200 or decided in (None, 200), (
             "It goes on after a stop"
         )
 
@@ -221,19 +226,23 @@ class Task(RuleBasedStateMachine):
         for step in steps:
             self.do(step)
 
-    def _enter(self, which):
+    def _adopt(self, which):
         runs = self.world.flow.runs
         if which >= len(runs) or self.world.state != "failed":
             return
         run = runs[-1 - which]
         others = {other.run_id for other in self.works()} - {run.run_id}
-        if not others and run.was_told(self.world.clears) not in (404, 409) and run.end != "failed":
-            self.world.enter(run.run_id)
+        if (
+            not others
+            and run.last_response(self.world.clears) not in (404, 409)
+            and run.end != "failed"
+        ):
+            self.world.adopt(run.run_id)
             self._clear(True)
 
     def _ask(self, _):
         for which in range(len(self.world.flow.runs)):
-            self.do(("says", which, "started"))
+            self.do(("report", which, "started"))
 
     # One rule, not one of each: of several, Hypothesis leaves some out of each example.
     @rule(step=STEP)
@@ -259,7 +268,7 @@ class Task(RuleBasedStateMachine):
             if not run.end
             and (
                 run is result
-                or (run.was_told(clears) == 200 if self.asks else run.clears == clears)
+                or (run.last_response(clears) == 200 if self.asks else run.clears == clears)
             )
         ]
 
@@ -268,15 +277,15 @@ class Task(RuleBasedStateMachine):
         works = [run.run_id for run in self.works()]
         assert len(works) <= 1 or self.policy == "start_again", f"Runs {works} work"
         if result is not None:
-            assert result.was_told(world.clears) in (None, 200) or result.end == "success", (
+            assert result.last_response(world.clears) in (None, 200) or result.end == "success", (
                 "It was told to stop"
             )
             assert result.end == "success" or not self.waits, "It has not ended"
         for process in world.processes:
             # Of two runs that a proxy has made of one request, nobody knows the other.
             for run in {run.url: run for run in process.runs}.values():
-                assert is_mentioned(run, process.said), (
-                    f"Run {run.run_id} goes unmentioned: {process.said}"
+                assert is_mentioned(run, process.output), (
+                    f"Run {run.run_id} goes unmentioned: {process.output}"
                 )
             allowed = isinstance(
                 process.error, WorkflowAutomationError | AirflowRuntimeError | None
@@ -303,8 +312,8 @@ class Task(RuleBasedStateMachine):
 
     def check_secrets(self):
         world = self.world
-        said = "".join(process.said for process in world.processes)
-        shown = f"{said}{world.rows.entries}{world.xcoms}{world.responses}"
+        shown = "".join(process.output for process in world.processes)
+        shown += f"{world.rows.entries}{world.xcoms}{world.responses}"
         assert KEY.value not in shown
         for run in world.flow.runs:
             assert run.url is None or run.url.partition("token=")[2] not in shown
@@ -337,16 +346,21 @@ class Task(RuleBasedStateMachine):
             or not isinstance(last.error, WorkflowAutomationError)
         ):
             return
-        said = "".join(
-            process.said for process in world.processes if process.try_number == last.try_number
+        shown = "".join(
+            process.output for process in world.processes if process.try_number == last.try_number
         )
         for run in world.flow.runs:
-            may_work = run.clears == world.clears and run.was_told(world.clears) not in (404, 409)
+            may_work = run.clears == world.clears and run.last_response(world.clears) not in (
+                404,
+                409,
+            )
             is_said = last.error.code in (Code.START_UNKNOWN, Code.UNIDENTIFIED)
-            if may_work and not (run.end or is_said or is_mentioned(run, said)):
+            if may_work and not (run.end or is_said or is_mentioned(run, shown)):
                 # A gateway has lied: no run was started. This one is told to stop.
                 assert self.asks, f"Run {run.run_id} goes unmentioned: {last.error}"
-                assert world.flow.says("started", run, **self.named(run)) in (404, 409), last.error
+                assert world.flow.reports("started", run, **self.named(run)) in (404, 409), (
+                    last.error
+                )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -356,8 +370,8 @@ def _airflow(airflow_home):
 
 
 ACTS: list[Any] = [
-    ("says", 0, "started"),
-    ("says", 0, "success"),
+    ("report", 0, "started"),
+    ("report", 0, "success"),
     ("clear", True),
     ("lose", [("try", 0, [])]),
     "lost",

@@ -93,7 +93,7 @@ class TestInputs:
     @pytest.mark.parametrize("value", [None, [1]])
     def test_must_be_a_mapping(self, service, context, function, value):
         function.returns = [value]
-        with pytest.raises(InvalidRequestError, match="function trigger returned") as caught:
+        with pytest.raises(InvalidRequestError, match="trigger") as caught:
             function.operator().execute(context())
         assert isinstance(caught.value, AirflowFailException)
         assert "Return {}" in str(caught.value)

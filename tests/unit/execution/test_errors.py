@@ -34,7 +34,7 @@ READABLE = """The flow said that the run failed:
 def test_what_a_failed_run_says_reads_as_its_own_words(world, message, text):
     task = world(waits())
     task.try_()
-    assert task.flow.says("failed", message=message) == 200
+    assert task.flow.reports("failed", message=message) == 200
     error = task.try_().error
     assert error.message == text
     assert str(error).startswith(f"[run-failed] {text}\nRun 1001 was started.\n")

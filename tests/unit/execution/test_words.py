@@ -22,13 +22,14 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from jinja2 import StrictUndefined
 
+from entry_keys import ADOPTED, FIRST_START, PROBE, REVOKED
 from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
-from workflow_automation_provider.execution.starts.entries import ADOPTED
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
+from world_calls import before
 
-from ..starts import before, claims, later, requests, trigger, waits
+from ..starts import claims, later, requests, trigger, waits
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "run_errors.txt"
 """
@@ -98,7 +99,7 @@ def enters_what_is_none(tries):
 
 
 def forgets(tries):
-    tries.store.lost = ["workflow_automation_start/1/0", *["workflow_automation_probe"] * 2]
+    tries.store.lost = [FIRST_START, PROBE, PROBE]
 
 
 def airflow(**settings):
@@ -158,7 +159,7 @@ def tries_again(task):
 
 
 def says(status, run=-1, **fields):
-    return lambda task: task.flow.says(status, run, **fields)
+    return lambda task: task.flow.reports(status, run, **fields)
 
 
 def passes(**time):
@@ -170,7 +171,7 @@ def enters(run_id=None):
 
     def happens(task):
         task.mark("failed")
-        task.enter(run_id or task.flow.runs[0].run_id)
+        task.adopt(run_id or task.flow.runs[0].run_id)
         task.clear()
         task.until_end()
 
@@ -188,7 +189,7 @@ def doubts(task):
 
 
 def marked(task):
-    task.try_(before("get", "workflow_automation_revoked/", lambda: task.mark("failed")))
+    task.try_(before("get", REVOKED, lambda: task.mark("failed")))
 
 
 def loses_its_connection(_):

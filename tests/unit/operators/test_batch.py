@@ -27,7 +27,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 
-from ..batches import Watched, counts, entries_of, rows, statuses, times_started
+from ..batches import OpenWindows, counts, entries_of, rows, statuses, times_started
 from ..starts import mentions
 
 NOTHING = {"total": 0, "started": 0, "rejected": 0, "unknown": 0, "remaining": 0}
@@ -75,12 +75,8 @@ def test_an_empty_batch_starts_nothing(batch, service, tmp_path, output):
 
 
 def test_nothing_outside_of_an_open_window_is_sent(batch, service):
-    batch(
-        rows(40),
-        store=lambda inner: Watched(inner, lambda: times_started(service)),
-        max_concurrency=2,
-    )
-    found = batch.context["task_state_store"]
+    found = OpenWindows(service)
+    batch(rows(40), before_set=found, max_concurrency=2)
     assert found.breaches == []
     assert found.most_unrecorded <= 8
     assert found.opened.keys() >= {"workflow_automation_batch_000000"}
@@ -307,7 +303,7 @@ def test_neither_the_key_nor_inputs_show(batch, service, log, tmp_path):
         service.faults.add("echo_key", status=status, inputs={"n": n})
     with pytest.raises(WorkflowAutomationError) as caught:
         batch(rows(10, password=SECRET), output_path=str(tmp_path / "output.jsonl"))
-    kept = batch.context["task_state_store"]._entries, batch.context["ti"].xcoms
+    kept = batch.context["task_state_store"].entries, batch.context["ti"].xcoms
     shown = f"{caught.value}{caught.value!r}{log()}{(tmp_path / 'output.jsonl').read_text()}{kept}"
     assert key not in shown
     assert SECRET not in shown

@@ -39,7 +39,7 @@ def test_a_store_that_fails_in_the_last_try_hides_no_run(
 ):
     output = {"output_path": str(tmp_path / "output.jsonl")} if to_file else {}
     with pytest.raises(WorkflowAutomationError, match="The store is gone") as caught:
-        batch(rows(100), store=failing(service, fail_at), retries=0, **output)
+        batch(rows(100), before_set=failing(fail_at), retries=0, **output)
     runs = {run.inputs["n"]: run.run_id for run in service.runs}
     assert caught.value.consequence == counts(100, started=len(runs))
     assert caught.value.accepted is Accepted.YES
@@ -179,7 +179,7 @@ def test_an_interruption_while_the_last_responses_are_awaited(batch, service, lo
     """After an error of Airflow, which leaves time for them."""
     service.faults.add("delay", seconds=8, inputs={"n": 3})
     with interrupted(1):
-        batch(rows(30), store=failing(service, 2), max_concurrency=2)
+        batch(rows(30), before_set=failing(2), max_concurrency=2)
     text = log()
     assert mentions(text, "no response", "may have started", "batch[3]")
     assert len(service.runs) > 1

@@ -13,14 +13,13 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from entry_keys import ADOPTED, SECOND_START
 from workflow_automation_provider.exceptions import Accepted, InvalidRequestError
 from workflow_automation_provider.execution.errors import how_to_continue
-from workflow_automation_provider.execution.starts.entries import ADOPTED
 from workflow_automation_provider.taskflow import trigger_flow_once
 
 from ..starts import MAYBE, mentions, requests, trigger
 
-SECOND = "workflow_automation_start/2/0"
 IN_FULL = {"run_id": "77", "run_link": "http://there/77", "flow_id": "other"}
 
 
@@ -52,7 +51,7 @@ def test_is_returned(service, store, context, cleared, log, entry, run):
     fail(service, store, context, "garbage")
     store.entries[ADOPTED] = entry
     assert trigger().execute(cleared) == {"flow_id": "demo-flow", **run}
-    assert store.entries[SECOND]["run"] == run
+    assert store.entries[SECOND_START]["run"] == run
     assert ADOPTED not in store.entries
     assert requests(service) == 1
     assert cleared["ti"].pushed == {}

@@ -99,12 +99,12 @@ def test_refused_call_leaves_a_trace(waiting, http, say, body, why):
     task = waiting()
     assert say(task.url, message="half") == 200
     assert http.post(task.url, content=body).status_code == int(why[:3])
-    assert task.word["refusal"].startswith(why)
-    assert task.word["message"] == "half"
-    assert datetime.fromisoformat(task.word["refused_at"]) <= datetime.now(UTC)
+    assert task.last_message["refusal"].startswith(why)
+    assert task.last_message["message"] == "half"
+    assert datetime.fromisoformat(task.last_message["refused_at"]) <= datetime.now(UTC)
     assert say(task.url, progress=0.5) == 200
-    assert task.word["refusal"].startswith(why)
-    assert "message" not in task.word
+    assert task.last_message["refusal"].startswith(why)
+    assert "message" not in task.last_message
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_the_first_heartbeat_claims(waiting, say):
     assert say(task.url, message="Half", **RUN) == 200
     reports = task.reports
     assert reports == RunReports(claim=Claim(reports.claim.at, **RUN))
-    assert task.word["message"] == "Half"
+    assert task.last_message["message"] == "Half"
     assert say(task.url, "started", run_id="8") == 404
 
 
@@ -65,7 +65,7 @@ def test_words(waiting, say):
     reports = task.reports
     for word in ({"message": "Half", "progress": 0.5}, {}):
         assert say(task.url, **word) == 200
-        found = task.word
+        found = task.last_message
         assert datetime.fromisoformat(found.pop("at")) <= datetime.now(UTC)
         assert found == word
     assert task.reports == reports

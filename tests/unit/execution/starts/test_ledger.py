@@ -36,6 +36,8 @@ from workflow_automation_provider.execution.starts.ledger import (
     why_not,
 )
 
+from ...starts import mentions
+
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = run_result("1")
 NO, YES = (False, True)
@@ -189,7 +191,7 @@ def test_what_a_start_may_have_left_is_mentioned_until_it_is_over(outcome, words
 def test_what_its_run_has_said_is_said_of_a_start(outcome):
     reports = RunReports(claim=Claim(AT, "7", "http://there/7"), end=End(AT, "failed", "7"))
     text = Facts(start=start(), outcome=outcome, reports=reports).text(Redactor([]))
-    assert "started run 7, http://there/7, which has ended (failed)." in text
+    assert mentions(text, "run 7", "http://there/7", "failed")
 
 
 TIMES = st.datetimes(timezones=st.just(UTC))

@@ -13,9 +13,22 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from entry_keys import (
+    FIRST_OUTCOME,
+    FIRST_START,
+    OUTCOME,
+    PROBE,
+    RUN,
+    SECOND_START,
+    START,
+    run_key,
+)
+from sentences import WAS_STARTED
 from workflow_automation_provider.exceptions import ConnectionUnusableError
+from workflow_automation_provider.execution.upload import UPLOAD_KEY
+from world_calls import at, before
 
-from ...starts import before, claims, entries, later, triggers, waits
+from ...starts import claims, entries, later, triggers, waits
 
 CONNECTION = "AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT"
 FILES = [{"name": "a"}]
@@ -23,17 +36,6 @@ FILES = [{"name": "a"}]
 
 def uploads(task):
     return task.requests.count("/api/public/upload")
-
-
-def lost(key, nth=0):
-    """Have the nth read of an entry find nothing."""
-    seen = iter(range(99))
-
-    def at(call):
-        is_it = call.kind == "get" and call.name.endswith(key) and next(seen) == nth
-        return "lost" if is_it else None
-
-    return at
 
 
 def broken(monkeypatch):
@@ -45,22 +47,22 @@ def broken(monkeypatch):
 def test_a_resumed_task_that_misses_its_start_once_does_not_take_the_run_before(world):
     task = world(waits(on_run_failed="start_again", retries=1))
     task.try_()
-    assert task.flow.says("failed", run_id=True) == 200
+    assert task.flow.reports("failed", run_id=True) == 200
     task.try_()
     task.try_()
     assert (task.state, triggers(task)) == ("awaiting_input", 2)
-    assert task.flow.says("started", run_id=True) == 200
-    assert task.flow.says("success", run_id=True) == 200, "and so its end is lost"
-    task.try_(lost("start/2/0"))
+    assert task.flow.reports("started", run_id=True) == 200
+    assert task.flow.reports("success", run_id=True) == 200, "and so its end is lost"
+    task.try_(at("get", SECOND_START, "lost"))
     assert task.state == "success", task.last.error
 
 
 def test_an_outcome_that_is_missed_once_fails_no_task_with_files(world):
     task = world(claims(files=FILES))
-    task.try_(lambda call: "kill" if call.name == "workflow_automation_upload" else None)
-    assert entries(task, "workflow_automation_outcome/")
-    assert task.flow.says("started") == 200
-    task.try_(lost("outcome/1/0"))
+    task.try_(before("get", UPLOAD_KEY, "kill"))
+    assert entries(task, OUTCOME)
+    assert task.flow.reports("started") == 200
+    task.try_(at("get", FIRST_OUTCOME, "lost"))
     assert task.state == "success", task.last.error
 
 
@@ -69,13 +71,13 @@ def test_an_outcome_that_is_missed_once_loses_no_run_id(world, is_resumed):
     task = world(waits(on_unknown_start="claim"))
     task.try_()
     run = task.flow.runs[0].run_id
-    assert task.flow.says("started") == 200
-    assert task.flow.says("success", result=1) == 200
+    assert task.flow.reports("started") == 200
+    assert task.flow.reports("success", result=1) == 200
     if not is_resumed:
         task.lose(task.last)
         task.rows.begin()
         task.rows.end("retry")
-    assert task.try_(lost("outcome/1/0")).result["run_id"] == run
+    assert task.try_(at("get", FIRST_OUTCOME, "lost")).result["run_id"] == run
 
 
 def test_an_earlier_start_that_is_missed_once_is_not_forgotten_when_a_person_enters_a_run(world):
@@ -85,10 +87,10 @@ def test_an_earlier_start_that_is_missed_once_is_not_forgotten_when_a_person_ent
         task.try_()
     assert (task.state, triggers(task)) == ("failed", 2)
     first = task.flow.runs[0].run_id
-    task.enter(first)
+    task.adopt(first)
     task.clear()
-    task.try_(lost("start/1/0"))
-    assert task.flow.says("started", 0, run_id=True) == 404
+    task.try_(at("get", FIRST_START, "lost"))
+    assert task.flow.reports("started", 0, run_id=True) == 404
     assert task.state == "failed", "it may be that of an earlier start"
 
 
@@ -96,14 +98,12 @@ def test_a_broken_connection_does_not_fail_for_good_a_claimed_run_with_files(wor
     task = world(claims(files=FILES, claim_timeout=timedelta(seconds=5)))
     task.faults.add("drop_after")
 
-    def at(call):
-        if call.kind == "get" and "_run/" in call.name and task.flow.runs and not said:
-            said.append(task.flow.says("started", run_id=True))
-        return "kill" if call.name == "workflow_automation_upload" else None
-
-    said: list[int] = []
-    task.try_(at)
-    assert said == [200]
+    responses: list[int] = []
+    task.try_(
+        before("get", RUN, lambda: responses.append(task.flow.reports("started", run_id=True))),
+        before("get", UPLOAD_KEY, "kill"),
+    )
+    assert responses == [200]
     works = broken(monkeypatch)
     error = task.try_().error
     assert not isinstance(error, AirflowFailException), error
@@ -120,7 +120,7 @@ def test_a_run_that_has_succeeded_gets_no_files_again(world, tmp_path, monkeypat
     task = world(waits(files=str(file), retries=1))
     task.try_()
     assert uploads(task) == 1
-    assert task.flow.says("success", run_id=True, result=1) == 200
+    assert task.flow.reports("success", run_id=True, result=1) == 200
     works = broken(monkeypatch)
     task.try_()
     assert task.state == "up_for_retry"
@@ -137,8 +137,8 @@ def test_another_connection_loses_no_end_of_a_run_whose_files_are_uploaded(world
     task = world(waits(files=FILES, retries=1))
     task.try_()
     assert uploads(task) == 1
-    assert task.flow.says("success", run_id=True, result=1) == 200
-    task.try_(lambda call: "kill" if call.kind == "get" else None)
+    assert task.flow.reports("success", run_id=True, result=1) == 200
+    task.try_(before("get", "", "kill"))
     monkeypatch.setenv("AIRFLOW_CONN_ANOTHER", os.environ[CONNECTION])
     task.operator = waits(files=FILES, retries=1, workflow_automation_conn_id="another")
     task.try_()
@@ -154,12 +154,12 @@ def test_the_key_by_which_the_run_was_started_is_withheld_whatever_connection_th
     task = world(waits(retries=1))
     task.try_()
     said = {"result": f"by {KEY.value}", "message": f"by {KEY.value}"}
-    assert task.flow.says(status, **said) == 200
+    assert task.flow.reports(status, **said) == 200
     other = {**json.loads(os.environ[CONNECTION]), "password": "another-key-of-another-flow"}
     monkeypatch.setenv("AIRFLOW_CONN_ANOTHER", json.dumps(other))
     task.operator = waits(retries=1, workflow_automation_conn_id="another")
     ended = task.try_()
-    shown = ended.said + str(task.xcoms) + str(ended.error and vars(ended.error))
+    shown = ended.output + str(task.xcoms) + str(ended.error and vars(ended.error))
     assert KEY.value not in shown
 
 
@@ -180,7 +180,7 @@ def test_a_read_that_fails_after_the_response_does_not_fail_for_good(world):
         raise RuntimeError("No database")
 
     task = world(claims(retries=0))
-    task.try_(before("get", "workflow_automation_run/", fail))
+    task.try_(before("get", RUN, fail))
     run = task.flow.runs[0].run_id
     assert task.state == "success" or run in str(task.last.error), task.last.error
 
@@ -188,15 +188,16 @@ def test_a_read_that_fails_after_the_response_does_not_fail_for_good(world):
 def test_a_run_that_could_not_be_recorded_keeps_its_id(world):
     task = world(claims(wait_for_completion=True, claim_timeout=timedelta(seconds=5)))
 
-    def at(call):
-        if call.kind == "set" and "_outcome/" in call.name:
-            if not said:
-                said.append(task.flow.says("started"))
-            raise RuntimeError("No database")
+    responses: list[int] = []
 
-    said: list[int] = []
-    task.try_(at)
-    assert said == [200]
+    def fail():
+        raise RuntimeError("No database")
+
+    task.try_(
+        before("set", OUTCOME, lambda: responses.append(task.flow.reports("started"))),
+        before("set", OUTCOME, fail, nth=None),
+    )
+    assert responses == [200]
     run = task.flow.runs[0].run_id
     assert task.state == "awaiting_input"
     assert task.xcoms["return_value"].get("run_id") == run
@@ -204,11 +205,9 @@ def test_a_run_that_could_not_be_recorded_keeps_its_id(world):
 
 def test_an_end_that_comes_while_files_are_uploaded_is_seen_at_once(world):
     task = world(waits(files=FILES))
-    task.try_(lambda call: "kill" if call.name == "workflow_automation_upload" else None)
+    task.try_(before("get", UPLOAD_KEY, "kill"))
     later(task, hours=2)
-    task.try_(
-        before("set", "workflow_automation_upload", lambda: task.flow.says("success", result=1))
-    )
+    task.try_(before("set", UPLOAD_KEY, lambda: task.flow.reports("success", result=1)))
     if task.state == "awaiting_input":
         left = task.rows.ti.trigger_timeout - datetime.now(UTC)
         assert left < timedelta(minutes=1)
@@ -218,11 +217,11 @@ def test_what_was_pushed_of_another_run_is_taken_back_also_if_the_run_has_ended(
     task = world(waits())
     task.faults.add("twice")
     task.try_()
-    assert task.flow.says("started", 0, run_id=True) == 200
+    assert task.flow.reports("started", 0, run_id=True) == 200
     named = task.xcoms["return_value"]["run_id"]
     if named == task.flow.runs[0].run_id:
         pytest.skip("the response named the first")
-    assert task.flow.says("failed", 0, run_id=True) == 200
+    assert task.flow.reports("failed", 0, run_id=True) == 200
     ended = task.try_()
     assert ended.error.run_id == task.flow.runs[0].run_id
     assert task.xcoms["return_value"].get("run_id") != named
@@ -236,23 +235,17 @@ def test_files_are_those_of_the_run_that_claims_after_the_upload(world):
     assert uploads(task) == 1
     named = task.xcoms["return_value"]["run_id"]
     claimer = next(run for run in task.flow.runs if run.run_id != named)
-    assert task.flow.says("started", claimer, run_id=True) == 200
-    assert task.flow.says("success", claimer, run_id=True) == 200
+    assert task.flow.reports("started", claimer, run_id=True) == 200
+    assert task.flow.reports("success", claimer, run_id=True) == 200
     task.try_()
-    is_said = "files" in task.last.said.lower()
+    is_said = "files" in task.last.output.lower()
     assert task.state != "success" or uploads(task) == 2 or is_said
 
 
 def test_a_broken_connection_does_not_take_back_what_was_pushed(world, monkeypatch):
     task = world(claims(wait_for_completion=True, claim_timeout=timedelta(seconds=5)))
     task.faults.add("drop_after")
-    said: list[int] = []
-
-    def at(call):
-        if call.kind == "get" and "_run/" in call.name and task.flow.runs and not said:
-            said.append(task.flow.says("started", run_id=True))
-
-    task.try_(at)
+    task.try_(before("get", RUN, lambda: task.flow.reports("started", run_id=True)))
     run = task.flow.runs[0].run_id
     assert task.xcoms["return_value"]["run_id"] == run
     broken(monkeypatch)
@@ -264,46 +257,40 @@ def test_a_broken_connection_does_not_take_back_what_was_pushed(world, monkeypat
 def test_an_end_without_the_run_id_of_the_claim_leaves_a_trace(world):
     task = world(waits())
     task.try_()
-    assert task.flow.says("started", run_id=True) == 200
+    assert task.flow.reports("started", run_id=True) == 200
     before_ = dict(task.rows.entries)
-    status = task.flow.says("success", result=1)
+    status = task.flow.reports("success", result=1)
     assert status == 200 or task.rows.entries != before_, status
 
 
-@pytest.mark.parametrize("name", ["get", "set"])
-def test_a_probe_that_is_missed_once_fails_no_last_try(world, name):
+@pytest.mark.parametrize("kind", ["get", "set"])
+def test_a_probe_that_is_missed_once_fails_no_last_try(world, kind):
     """Any other read that finds nothing once does no harm."""
     task = world(claims(files=FILES, retries=1))
-    task.try_(lambda call: "kill" if call.name == "workflow_automation_upload" else None)
-    assert task.flow.says("started", run_id=True) == 200
-    kinds = iter(range(99))
-
-    def at(call):
-        is_it = call.kind == name and call.name == "workflow_automation_probe"
-        return "lost" if is_it and next(kinds) == 0 else None
-
-    task.try_(at)
+    task.try_(before("get", UPLOAD_KEY, "kill"))
+    assert task.flow.reports("started", run_id=True) == 200
+    task.try_(at(kind, PROBE, "lost"))
     run = task.flow.runs[0].run_id
-    assert task.state == "success" or run in task.last.said, task.last.error
+    assert task.state == "success" or run in task.last.output, task.last.error
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("workflow_automation_outcome/1/0", {"kind": "run"}),
-        ("workflow_automation_outcome/1/0", "text"),
-        ("workflow_automation_run/{d}", {"claim": "x"}),
-        ("workflow_automation_start/1/0", {"run": {"run_link": "x"}}),
+        (FIRST_OUTCOME, {"kind": "run"}),
+        (FIRST_OUTCOME, "text"),
+        (run_key("{d}"), {"claim": "x"}),
+        (FIRST_START, {"run": {"run_link": "x"}}),
     ],
 )
 def test_an_entry_that_a_person_has_damaged_is_named(world, key, value):
     task = world(waits(retries=1))
     task.try_()
-    (start,) = entries(task, "workflow_automation_start/").values()
+    (start,) = entries(task, START).values()
     key = key.format(d=start["token"])
     if isinstance(value, dict) and "run" in value:
         value = {**start, **value}
-    task.rows.enter(key, value)
+    task.rows.put(key, value)
     error = task.try_().error
     assert key in str(error), repr(error)
 
@@ -311,9 +298,10 @@ def test_an_entry_that_a_person_has_damaged_is_named(world, key, value):
 def test_the_last_try_does_not_promise_a_next_one(world, monkeypatch):
     task = world(waits(retries=0))
     task.try_()
-    assert task.flow.says("success") == 200
+    assert task.flow.reports("success") == 200
     broken(monkeypatch)
     error = str(task.try_().error)
     assert task.state == "failed"
-    assert "the next try goes on" not in error, error
-    assert "Run 1001 was started.\nA run was started." not in error, "it says it twice"
+    assert "next try" not in error, error
+    assert task.flow.runs[0].run_id in error
+    assert WAS_STARTED not in error, "it says it twice"

@@ -10,8 +10,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.starts.entries import ADOPTED, START
+from entry_keys import (
+    ADOPTED,
+    FIRST_START,
+    OUTCOME,
+    PREFIX,
+    PROBE,
+    REVOKED,
+    RUN,
+    SECOND_START,
+    START,
+)
+from sentences import NOT_RECORDED
+from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError
+from world_calls import TRIGGER, after, at, before
 
 from ...starts import claims, entries, struck, trigger, triggers, waits
 
@@ -31,7 +43,7 @@ def test_a_start_reads_and_writes_little_and_a_busy_service_costs_nothing(
     if is_busy:
         task.faults.add("busy", retry_after="1")
     first = task.try_()
-    names = [call.name.split("_", 2)[-1].rpartition("/")[0] for call in calls(first)]
+    names = [call.name.removeprefix(PREFIX).rpartition("/")[0] for call in calls(first)]
     assert names == ["start/1", "start/1", "start/1", "outcome/1", "run"][:count]
     assert triggers(task) == 1 + is_busy
 
@@ -40,45 +52,43 @@ def test_a_start_reads_and_writes_little_and_a_busy_service_costs_nothing(
 def test_a_retry_returns_a_claimed_run_or_closes_and_sends(world, is_claimed):
     task = struck(world, claims())
     if is_claimed:
-        assert task.flow.says("started", run_id=True) == 200
+        assert task.flow.reports("started", run_id=True) == 200
     again = task.try_()
     assert (task.state, triggers(task)) == ("success", 2 - is_claimed)
     assert len(calls(again)) <= (13 if is_claimed else 24)
     written = [call.name for call in calls(again, kinds=["set"])]
-    assert (written == ["workflow_automation_probe"]) is is_claimed
+    assert (written == [PROBE]) is is_claimed
     assert len(calls(again, kinds=["states"])) == 1 - is_claimed
-    assert all(
-        entry["at"].endswith("Z")
-        for entry in entries(task, "workflow_automation_revoked/").values()
-    )
+    assert all(entry["at"].endswith("Z") for entry in entries(task, REVOKED).values())
 
 
 def test_a_retry_of_a_run_that_responded_and_claimed_reads_little(world):
     task = world(claims())
-    task.kill_at(5)
-    assert task.flow.says("started", run_id=True) == 200
+    task.try_(after("set", OUTCOME, "kill"))
+    assert task.flow.reports("started", run_id=True) == 200
     again = task.try_()
     assert (task.state, triggers(task)) == ("success", 1)
     assert len(calls(again)) <= 6
 
 
 @pytest.mark.parametrize(
-    ("make", "lost", "reads"), [(trigger, 0, 0), (claims, 0, 1), (claims, 1, 2)]
+    ("make", "is_lost", "reads"), [(trigger, False, 0), (claims, False, 1), (claims, True, 2)]
 )
-def test_what_a_retry_reads_of_its_run(world, make, lost, reads):
-    task, left = world(make()), iter(["lost"] * lost)
-    task.try_({5: "kill"})
+def test_what_a_retry_reads_of_its_run(world, make, is_lost, reads):
+    task = world(make())
+    task.try_(after("set", OUTCOME, "kill"))
     if make is claims:
-        assert task.flow.says("started", run_id="77") == 200
-    again = task.try_(lambda call: next(left, None) if "_run/" in call.name else None)
-    assert sum("_run/" in call.name for call in again.calls) == reads
+        assert task.flow.reports("started", run_id="77") == 200
+    lost = [at("get", RUN, "lost")] if is_lost else []
+    again = task.try_(*lost)
+    assert sum(call.name.startswith(RUN) for call in again.calls) == reads
     assert again.result["run_id"] == ("77" if reads else task.flow.runs[0].run_id)
 
 
 def test_a_read_that_finds_nothing_hides_no_start_behind_an_earlier_one(world):
-    task, lost = struck(world, claims()), iter(["lost"])
-    task.try_(lambda call: "kill" if call.kind == "push" else None)
-    task.try_(lambda call: next(lost, None) if "_start/2/" in call.name else None)
+    task = struck(world, claims())
+    task.try_(before("push", "", "kill"))
+    task.try_(at("get", SECOND_START, "lost"))
     assert (task.state, triggers(task)) == ("success", 2)
 
 
@@ -86,7 +96,7 @@ def test_a_wait(world):
     task = world(waits())
     task.try_()
     task.try_()
-    assert task.flow.says("success") == 200
+    assert task.flow.reports("success") == 200
     task.try_()
     assert (task.state, len(task.processes)) == ("success", 3)
     assert len(calls(*task.processes)) <= 15
@@ -94,27 +104,26 @@ def test_a_wait(world):
 
 def test_nothing_is_read_before_a_first_try_writes_but_its_own_place(world):
     task = world(trigger())
-    task.rows.enter(ADOPTED, "77")
+    task.rows.put(ADOPTED, "77")
     first = task.try_()
-    assert [call.name for call in first.calls[:2]] == ["workflow_automation_start/1/0"] * 2
+    assert [call.name for call in first.calls[:2]] == [FIRST_START] * 2
     assert first.result["run_id"] != "77"
 
 
 def test_where_an_earlier_try_left_nothing_a_probe_is_written_and_read_back(world):
     task = world(trigger())
-    task.kill_at(0)
+    task.try_(before("get", START, "kill"))
     again = task.try_()
     assert task.state == "success"
-    assert [call.kind for call in again.calls if "_probe" in call.name] == ["set", "get"]
-    assert [*entries(task, "workflow_automation_probe").values()] == [{"try_number": 2}]
-    assert len([call for call in again.calls if call.name.endswith("_start/1/0")]) == 2
+    assert [call.kind for call in again.calls if call.name == PROBE] == ["set", "get"]
+    assert [*entries(task, PROBE).values()] == [{"try_number": 2}]
+    assert len([call for call in again.calls if call.name == FIRST_START]) == 2
 
 
 def test_an_own_start_that_does_not_come_back_is_not_sent(world):
     task = world(trigger())
-    first = task.try_({2: "lost"})
-    assert (first.calls[2].kind, triggers(task)) == ("get", 0)
-    assert "no longer runs this try" in first.said
+    first = task.try_(at("get", FIRST_START, "lost", nth=1))
+    assert (type(first.error), triggers(task)) == (NotSentError, 0)
     assert task.until_end().state == "success"
 
 
@@ -137,46 +146,46 @@ SCENES = {
 @pytest.mark.parametrize("scene", SCENES)
 def test_one_read_that_finds_nothing_starts_no_second_run_beside_the_first(world, scene):
     make, fault, word = SCENES[scene]
-    at, last = 0, 99
-    while at < last:
+    read, last = 0, 99
+    while read < last:
         task = world(make())
         if fault == "kill after":
-            task.kill_at(3, after=True)
+            task.try_(after("send", TRIGGER, "kill"))
         else:
             if fault:
                 task.faults.add(fault)
-            task.try_({5: "kill"} if fault is None else None)
+            kill = [after("set", OUTCOME, "kill")] if fault is None else []
+            task.try_(*kill)
             if task.state == "up_for_reschedule":
-                task.try_(lambda call: "kill after" if call.kind == "send" else None)
+                task.try_(after("send", TRIGGER, "kill"))
         if word:
-            assert task.flow.says(word, run_id=True) == 200
-        seen = iter(range(999))
-        process = task.try_(
-            lambda call: "lost" if call.kind == "get" and next(seen) == at else None  # noqa: B023 - used in this turn of the loop
-        )
+            assert task.flow.reports(word, run_id=True) == 200
+        process = task.try_(at("get", "", "lost", nth=read))
         for _ in range(3):
             if task.state in ("up_for_retry", "up_for_reschedule", "awaiting_input"):
                 task.try_()
-        last, at = len(calls(process, kinds=["get"])), at + 1
+        last, read = len(calls(process, kinds=["get"])), read + 1
         if scene == "doubt":
-            assert [task.flow.says("started", run) for run in range(len(task.flow.runs))][:-1] in (
+            assert [task.flow.reports("started", run) for run in range(len(task.flow.runs))][
+                :-1
+            ] in (
                 [],
                 [404],
             )
         else:
-            assert len(task.flow.runs) == 1, at
-            assert task.state == ("failed" if "killed" in scene else "success"), at
+            assert len(task.flow.runs) == 1, read
+            assert task.state == ("failed" if "killed" in scene else "success"), read
     assert last < 99
 
 
 def test_a_person_s_run_is_written_with_the_start_that_gave_out_its_token(world):
     task = world(waits(retries=5))
-    task.kill_at(0)
+    task.try_(before("get", START, "kill"))
     task.faults.add("drop_after", times=2)
     task.until_end()
     run = task.flow.runs[0].run_id
     for place in ("3/0", "4/0"):
-        task.enter(run)
+        task.adopt(run)
         task.clear()
         task.try_()
         assert task.state == "awaiting_input"
@@ -187,7 +196,7 @@ def test_a_person_s_run_is_written_with_the_start_that_gave_out_its_token(world)
             gave["token"],
         )
         assert (taken["conn_id"], "run" in gave) == (gave["conn_id"], False)
-        assert f"{START}2/0" in [call.name for call in calls(task.last, kinds=["set"])]
+        assert SECOND_START in [call.name for call in calls(task.last, kinds=["set"])]
         assert ADOPTED not in task.rows.entries
         task.mark("failed")
     assert triggers(task) == 1
@@ -199,29 +208,22 @@ def test_a_person_s_run_is_written_with_the_start_that_gave_out_its_token(world)
 def test_a_start_that_a_person_has_damaged_is_named_and_nothing_is_decided_by_it(world, entry):
     task = world(claims())
     task.faults.add("drop_after", times=2)
-    task.until_end({5: "kill"})
-    key = max(key for key in task.rows.entries if "_start/" in key)
+    task.until_end()
+    key = max(key for key in task.rows.entries if key.startswith(START))
     runs = len(task.flow.runs)
     task.mark("failed")
-    task.rows.enter(key, entry)
+    task.rows.put(key, entry)
     task.clear()
     again = task.try_()
     assert isinstance(again.error, InvalidRequestError)
     assert (task.state, key in str(again.error), len(task.flow.runs)) == ("failed", True, runs)
-    assert "delete the entry" in again.error.next_step
-    assert {task.flow.says("started", run) for run in range(runs)} == {503}
+    assert {task.flow.reports("started", run) for run in range(runs)} == {503}
 
 
 @pytest.mark.parametrize("failures", [1, 2])
 def test_an_outcome_that_cannot_be_written_is_written_again(world, failures):
     task = world(trigger())
-    left = iter(range(failures))
-
-    def at(call):
-        is_outcome = call.kind == "set" and "_outcome/" in call.name
-        return "lost" if is_outcome and next(left, None) is not None else None
-
-    first = task.try_(at)
+    first = task.try_(*[at("set", OUTCOME, "lost", nth=nth) for nth in range(failures)])
     assert first.result["run_id"] == task.flow.runs[0].run_id
-    assert any("_outcome/" in key for key in task.rows.entries) is (failures == 1)
-    assert ("could not be recorded" in first.log) is (failures == 2)
+    assert any(key.startswith(OUTCOME) for key in task.rows.entries) is (failures == 1)
+    assert (NOT_RECORDED in first.log) is (failures == 2)

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from entry_keys import FIRST_OUTCOME, FIRST_START
 from workflow_automation_provider.exceptions import BusyError, InvalidRequestError
 from workflow_automation_provider.taskflow import trigger_flow_once
 
 from ...starts import requests, trigger
-
-KEY, OUTCOME = "workflow_automation_start/1/0", "workflow_automation_outcome/1/0"
 
 
 def test_a_later_try_returns_what_an_earlier_one_started(service, store, context):
@@ -33,7 +32,9 @@ def test_a_later_try_returns_what_an_earlier_one_started(service, store, context
             for run_id in ("1001", "1002", "1003")
         ]
     names = ("", "/trigger", "/ada")
-    assert {*store.entries} == {f"{key}{name}" for key in (KEY, OUTCOME) for name in names}
+    assert {*store.entries} == {
+        f"{key}{name}" for key in (FIRST_START, FIRST_OUTCOME) for name in names
+    }
     assert requests(service) == 3
 
 
@@ -63,7 +64,7 @@ def test_the_page_names_the_longest_name(service, store, context):
     (longest,) = re.findall(r"at most (\d+) characters", page)
     now = context(store)
     trigger_flow_once("a" * int(longest), context=now)
-    assert f"{KEY}/{'a' * int(longest)}" in store.entries
+    assert f"{FIRST_START}/{'a' * int(longest)}" in store.entries
     with pytest.raises(InvalidRequestError, match=f"at most {longest} characters"):
         trigger_flow_once("a" * (int(longest) + 1), context=now)
 
