@@ -150,7 +150,10 @@ def parse_base_url(
     if parts.scheme not in ("http", "https"):
         problem = f"has the scheme {parts.scheme!r}: use https"
     elif "@" in parts.netloc:
-        problem = "contains a user name or password: remove it (the API key has its own field)"
+        problem = (
+            "contains a user name or password: remove it and the @ after it. The API key has a "
+            "field of its own, and a gateway's credentials go into the extra headers"
+        )
     elif "?" in text or "#" in text:
         problem = f"has a query (?) or fragment (#): it must end with the path, such as {example}"
     elif not host or any(c.isspace() or not c.isprintable() or c == "\\" for c in text):
