@@ -19,7 +19,7 @@ import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import (
@@ -496,7 +496,7 @@ class RunStarter:
         """Send the request, unless the task was ended, which has stopped its hook."""
         try:
             client = self._hook.get_conn()
-            return cast("Run", client.send(self._request, before_last_byte=self._hand_over))
+            return client.trigger(self._request, before_last_byte=self._hand_over)
         except WorkflowAutomationError as error:
             self._may_exist = error.accepted is not Accepted.NO
             raise
