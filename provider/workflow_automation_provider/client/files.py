@@ -214,6 +214,7 @@ def upload_bodies(
                 f"{what} alone makes a request of {len(body)} bytes, more than max_request_bytes "
                 f"({max_request_bytes}): raise the limit, or leave the file out."
             )
+
     return bodies
 
 
@@ -298,12 +299,16 @@ def _sendable_path(file: File) -> str:
 
 def media_type_of(file: File) -> str:
     """Return the media type that is sent."""
-    return media_type(file.name) if file.content_type is None else file.content_type
+    if file.content_type is None:
+        return media_type(file.name)
+    return file.content_type
 
 
 def path_of(file: File) -> str:
     """Return the path of a file below the folder or prefix that was searched; else its name."""
-    return file.name if file.path is None else file.path
+    if file.path is None:
+        return file.name
+    return file.path
 
 
 def repeated_names(elements: Iterable[object], file_format: FileFormat) -> list[str]:

@@ -146,10 +146,10 @@ def shown(source: object) -> str:
 
 def without_credentials_of(source: str, text: str) -> str:
     """
-    Return what others say of a path or URL, without its credentials, however they are written.
+    Return a message about a path or URL without its credentials, however they are written.
 
     :param source: the path or URL that an author gave
-    :param text: such as the message of an exception, which may quote a part of it
+    :param text: the message, such as that of an exception, which may quote a part of it
     """
     for secret in (_password(source), _query(source)):
         if secret:
@@ -201,7 +201,7 @@ def _query_start(word: str) -> int:
 
 def _forms(secret: str) -> frozenset[bytes]:
     """Return a whole secret in the forms that are searched for among letters and digits."""
-    forms = [*_normal(secret), *_in_base64(_ascii(secret))]
+    forms = {*_normal(secret), *_in_base64(_ascii(secret))}
     return frozenset(form for form in forms if len(form) >= _MIN_LETTERS)
 
 
@@ -243,8 +243,15 @@ def _normal(text: str) -> tuple[bytes, bytes]:
 
 
 def _decode(escape: re.Match[bytes]) -> bytes:
+    """Return the ASCII character that an escape sequence stands for, empty if it is another."""
     url, in_json, in_html, decimal = escape.groups(b"")
-    code = int(decimal or b"0") or int(url or in_json or in_html or b"0", 16)
+    hexadecimal = url or in_json or in_html
+    if decimal:
+        code = int(decimal)
+    elif hexadecimal:
+        code = int(hexadecimal, 16)
+    else:
+        code = 0  # such as \n or &quot;, of which no letter remains
     return bytes([code]) if code < 128 else b""
 
 
