@@ -32,7 +32,7 @@ from workflow_automation_provider.client.responses.no_response import (
 )
 from workflow_automation_provider.client.responses.results import read_run, read_upload
 from workflow_automation_provider.client.responses.statuses import ROWS, Row, row_of
-from workflow_automation_provider.client.transport import SendProgress, StoppedError
+from workflow_automation_provider.client.send_progress import SendProgress, StoppedError
 from workflow_automation_provider.exceptions import WorkflowAutomationError
 
 PAGE = Path(__file__).parents[2] / "docs" / "if-it-fails.md"

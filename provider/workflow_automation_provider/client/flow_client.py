@@ -21,8 +21,9 @@ from workflow_automation_provider.client.responses.no_response import (
     unknown_outcome,
     what_came,
 )
+from workflow_automation_provider.client.send_progress import SendProgress
 from workflow_automation_provider.client.settings import Settings
-from workflow_automation_provider.client.transport import SendProgress, Transport
+from workflow_automation_provider.client.transport import Transport
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     NotSentError,

@@ -192,7 +192,7 @@ class Settings:
         :param extra: JSON text; a field that is null or empty counts as not set
         :raises InvalidRequestError: if a field is invalid or unknown, naming each
         """
-        written = _parsed(extra)
+        written = _parse_extra(extra)
         unknown = [name for name in written if name not in FIELDS]
         values: dict[str, Any] = {}
         problems = []
@@ -230,7 +230,7 @@ FIELDS: dict[str, Extra] = {
 """The table."""
 
 
-def _parsed(extra: str | None) -> dict[str, Any]:
+def _parse_extra(extra: str | None) -> dict[str, Any]:
     if not extra:
         return {}
     try:
@@ -268,17 +268,7 @@ _FIELD_OF: dict[str, str] = {
 
 def _unknown_extra(name: str) -> InvalidRequestError:
     """Return the error for an extra that does not exist, which names the field that is meant."""
-    # Not at the top: only a typo needs it.
-    import difflib
-
-    # Airflow 2 stored an extra of the form as extra__TYPE__NAME.
-    plain = re.sub("[^a-z0-9]", "", name.lower().rpartition("__")[2])
-    plain_fields = {field.replace("_", ""): field for field in FIELDS}
-    meant = plain_fields.get(plain) or _FIELD_OF.get(plain)
-    if meant is None:
-        near = difflib.get_close_matches(plain, plain_fields, n=1)
-        meant = plain_fields[near[0]] if near else None
-
+    meant = _field_meant_by(name)
     if meant is None:
         fix = f"expected one of {', '.join(FIELDS)}"
     elif meant in FIELDS:
@@ -286,6 +276,23 @@ def _unknown_extra(name: str) -> InvalidRequestError:
     else:
         fix = f"its value belongs in {meant}"
     return InvalidRequestError(f"extra {name!r} is not supported; {fix}")
+
+
+def _field_meant_by(name: str) -> str | None:
+    """Return the field that an unknown extra was meant for, None if there is none like it."""
+    # Not at the top: only a typo needs it.
+    import difflib
+
+    # Airflow 2 stored an extra of the form as extra__TYPE__NAME.
+    plain = re.sub("[^a-z0-9]", "", name.lower().rpartition("__")[2])
+    plain_fields = {field.replace("_", ""): field for field in FIELDS}
+    if plain in plain_fields:
+        return plain_fields[plain]
+    if plain in _FIELD_OF:
+        return _FIELD_OF[plain]
+
+    near = difflib.get_close_matches(plain, plain_fields, n=1)
+    return plain_fields[near[0]] if near else None
 
 
 def _value(name: str, written: object, read: Mapping[str, Any]) -> Any:
@@ -303,7 +310,7 @@ def _value(name: str, written: object, read: Mapping[str, Any]) -> Any:
     is_document = "object" in kind.json_type or "array" in kind.json_type
     # The form and a URI can only store it as text.
     if is_document and isinstance(written, str):
-        written = _parsed_text(name, written)
+        written = _parse_document(name, written)
 
     try:
         return kind.read(written, read)
@@ -318,7 +325,7 @@ def _value(name: str, written: object, read: Mapping[str, Any]) -> Any:
         ) from None
 
 
-def _parsed_text(name: str, text: str) -> Any:
+def _parse_document(name: str, text: str) -> Any:
     """
     Return the object or array that a text contains, otherwise the text.
 

@@ -12,7 +12,7 @@ import httpcore
 import pytest
 
 from workflow_automation_provider.client.protocol import Run
-from workflow_automation_provider.client.transport import SendProgress
+from workflow_automation_provider.client.send_progress import SendProgress
 from workflow_automation_provider.exceptions import (
     BusyError,
     NotSentError,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import httpcore
 
 from workflow_automation_provider.client.network import is_refusal_of_client, rejects_form
-from workflow_automation_provider.client.transport import SendProgress, StoppedError
+from workflow_automation_provider.client.send_progress import SendProgress, StoppedError
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.redaction import Redactor

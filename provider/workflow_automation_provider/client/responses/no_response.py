@@ -16,7 +16,7 @@ from workflow_automation_provider.exceptions import (
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.redaction import Redactor
-    from workflow_automation_provider.client.transport import SendProgress
+    from workflow_automation_provider.client.send_progress import SendProgress
 
 # The status line of a response; those from 100 to 199 only announce one.
 _STATUS_LINE = re.compile(rb"^HTTP/1\.[01] ([2-5][0-9]{2})\b", re.MULTILINE)
