@@ -71,7 +71,7 @@ model: ARGS ?= model
 model: $(STAMP) ## Explore all states of the record's model (about 3 minutes); ARGS=by-hand for the large ones, ARGS="2 1 0 0 wait" for one
 	@$(VENV)/bin/python tests/model/explore.py $(ARGS)
 
-mutants: $(VENV)/mutants ## Change the code that the promise rests on, and see the unit tests notice; ONLY="client/responses.py …" for some
+mutants: $(VENV)/mutants ## Change the code that the promise rests on, and see the unit tests notice; ONLY="client/redaction.py …" for some
 	@$(VENV)/bin/python scripts/mutants.py $(ONLY)
 
 fuzz: export FUZZ_SECONDS ?= 60

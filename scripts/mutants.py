@@ -37,7 +37,10 @@ EXPLANATIONS = PROJECT / "tests" / "mutants.toml"
 
 # Files of the package, and the tests below tests/unit that must notice every change to them.
 GROUPS = {
-    "client/responses.py client/redaction.py": "client test_promise.py test_request_errors.py",
+    """
+    client/responses/body.py client/responses/cause.py client/responses/no_response.py client/responses/results.py
+    client/responses/retry_after.py client/responses/statuses.py client/redaction.py
+    """: "client test_promise.py test_request_errors.py",
     "execution/starts/ledger.py execution/starts/record.py execution/starts/starter.py execution/store.py execution/callbacks/wait.py": """
         execution/test_claim.py execution/test_ledger.py execution/test_record.py execution/test_start.py
         execution/test_wait.py execution/test_words.py notifications operators/test_asset_events.py

@@ -31,7 +31,9 @@ def respond(request):
         server = Server(lambda n: None if n else f"{head}\r\n\r\n".encode() + body)
         request.addfinalizer(server.close)
         client = FlowClient(server.url, api_key=KEY, timeout=3)
-        return client.send(client.checked(protocol.trigger_request(server.url, {"a": {}}, "flow")))
+        return client.trigger(
+            client.checked(protocol.trigger_request(server.url, {"a": {}}, "flow"))
+        )
 
     return send
 

@@ -59,7 +59,10 @@ def test_airflow(service, tmp_path):
         by_info & {"airflow", "httpx", "httpcore", "pydantic", "tenacity", "wtforms", "starlette"}
         == set()
     )
-    names = ("client", "client.checks", "client.settings", "exceptions", "get_provider_info")
+    names = (
+        *("client", "client.checks", "client.setting_kinds", "client.settings"),
+        *("exceptions", "get_provider_info"),
+    )
     told = {PACKAGE, *(f"{PACKAGE}.{name}" for name in names)}
     assert {name for name in by_info if name.startswith(PACKAGE)} == told
     assert {name for name in by_asset if name.startswith(PACKAGE)} == told | {f"{PACKAGE}.assets"}

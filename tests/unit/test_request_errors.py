@@ -19,22 +19,20 @@ import pytest
 import golden
 from workflow_automation_provider.client.files import upload_bodies
 from workflow_automation_provider.client.protocol import (
+    Operation,
     Request,
     Response,
-    Run,
     trigger_request,
     upload_request,
 )
 from workflow_automation_provider.client.redaction import Redactor
-from workflow_automation_provider.client.responses import (
-    ROWS,
-    Row,
-    no_response,
-    read,
-    row_of,
-    unknown,
+from workflow_automation_provider.client.responses.no_response import (
+    error_without_response,
+    unknown_outcome,
 )
-from workflow_automation_provider.client.transport import SendProgress, StoppedError
+from workflow_automation_provider.client.responses.results import read_run, read_upload
+from workflow_automation_provider.client.responses.statuses import ROWS, Row, row_of
+from workflow_automation_provider.client.send_progress import SendProgress, StoppedError
 from workflow_automation_provider.exceptions import WorkflowAutomationError
 
 PAGE = Path(__file__).parents[2] / "docs" / "if-it-fails.md"
@@ -52,6 +50,7 @@ def failure(
     response: Response, request: Request, declared: tuple[int, ...] = ()
 ) -> WorkflowAutomationError:
     """Return the exception for a response."""
+    read = read_upload if request.operation is Operation.UPLOAD else read_run
     with pytest.raises(WorkflowAutomationError) as caught:
         read(response, request, REDACTOR, declared)
     return caught.value
@@ -109,7 +108,7 @@ def without_response() -> Iterator[WorkflowAutomationError]:
         yield lost(name, illegal, begun=True, head=head)
     illegal = httpcore.RemoteProtocolError("illegal status line: 'SSH-2.0'")
     yield lost("key", illegal, whole=True, head=b"SSH-2.0")
-    yield unknown(REQUESTS["key"], "the response to an earlier request: run 7 was known")
+    yield unknown_outcome(REQUESTS["key"], "the response to an earlier request: run 7 was known")
     yield lost("upload", httpcore.ReadError("[Errno 104] Connection reset by peer"), begun=True)
     yield lost("upload", ValueError("no display"), begun=True)
     for text in (
@@ -145,7 +144,7 @@ def lost(operation: str, error: Exception, via: str = "", **facts: Any) -> Workf
     """Return the exception of a request that was sent as far as the facts say."""
     progress = SendProgress(60, lambda: False)
     vars(progress).update(facts)
-    return no_response(REQUESTS[operation], error, progress, REDACTOR, via)
+    return error_without_response(REQUESTS[operation], error, progress, REDACTOR, via)
 
 
 def test_words():
@@ -183,6 +182,5 @@ def test_the_page_has_the_statuses_of_each_code():
 
 def test_a_run_that_the_response_names_counts_whenever_it_came():
     for early in (True, False):
-        run = read(Response(201, {}, b'{"run_id": "7"}', early=early), REQUESTS["path"], REDACTOR)
-        assert isinstance(run, Run)
-        assert run.run_id == "7"
+        response = Response(201, {}, b'{"run_id": "7"}', early=early)
+        assert read_run(response, REQUESTS["path"], REDACTOR).run_id == "7"

@@ -42,14 +42,17 @@ def check_file_format(value: Any) -> FileFormat:
     :raises InvalidRequestError: if it is neither a word nor a mapping of field names to words
     """
     known = get_args(FormatWord)
-    fields = [*value.items()] if isinstance(value, Mapping) else []
-    wrong = [name for name, word in fields if not isinstance(name, str) or word not in known]
-    if wrong or not (fields or value in known):
-        place = f"file_format[{wrong[0]!r}]" if wrong else f"file_format, {kind_of(value)},"
-        raise InvalidRequestError(
-            f"{place} is not supported; expected one of {', '.join(known)}, or a mapping of field "
-            "name to one of them."
-        )
+    expected = f"expected one of {', '.join(known)}, or a mapping of field name to one of them"
+
+    is_word = not isinstance(value, Mapping) and value in known
+    is_mapping = isinstance(value, Mapping) and len(value) > 0
+    if not (is_word or is_mapping):
+        raise InvalidRequestError(f"file_format, {kind_of(value)}, is not supported; {expected}.")
+
+    if is_mapping:
+        for name, word in value.items():
+            if not isinstance(name, str) or word not in known:
+                raise InvalidRequestError(f"file_format[{name!r}] is not supported; {expected}.")
     return cast("FileFormat", value)
 
 
@@ -62,14 +65,15 @@ def check_seconds(
     :param kind: the class of the error that is raised if it is not
     :param zero: whether it may be 0
     """
-    number = (
-        isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TIMEOUT
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        is_long_enough = value > 0 or (zero and value == 0)
+        if is_long_enough and value <= MAX_TIMEOUT:
+            return
+
+    least = "0 or more" if zero else "more than 0"
+    raise kind(
+        f"{name} is {value!r}: expected seconds, {least} and at most {MAX_TIMEOUT} (a week)."
     )
-    if not (number and (value or zero)):
-        least = "0 or more" if zero else "more than 0"
-        raise kind(
-            f"{name} is {value!r}: expected seconds, {least} and at most {MAX_TIMEOUT} (a week)."
-        )
 
 
 def check_rendered(name: str, value: object) -> None:
@@ -104,7 +108,7 @@ def rendered(name: str, value: Any) -> Any:
 
 def check_text(name: str, text: str) -> None:
     """
-    Check that a text is none that a template leaves in place of a value.
+    Check that a text is not what a template leaves in place of a value.
 
     :param name: what the text is called in errors
     :raises InvalidRequestError: if it is the text of a list or dict, or a template that was not
@@ -125,9 +129,9 @@ def check_text(name: str, text: str) -> None:
 
 def _kind_of_text(text: str) -> str:
     """
-    Return the kind of a list, tuple or dict of which this is the text.
+    Return the kind of the list, tuple or dict that a text is made of.
 
-    Empty if it is of none.
+    :return: empty if it is not made of one
     """
     if not text.startswith(("[", "(", "{")):
         return ""
@@ -155,7 +159,7 @@ def check_no_template(name: str, text: str) -> None:
 
 
 def check_path(name: str, path: str | None) -> None:
-    """Raise an InvalidRequestError if a path is not one once rendered, or begins with ``~``."""
+    """Raise an InvalidRequestError if a rendered path has no value, or begins with ``~``."""
     check_rendered(name, path)
     if path and path.startswith("~"):
         raise InvalidRequestError(
@@ -272,7 +276,8 @@ def browser_link(link: object) -> str:
     Return a link of the service as a browser opens it: quoted, its host in ASCII.
 
     :param link: as the service or a run gave it; one that is fine stays as it is
-    :raises ValueError: if there is no such link, saying why in words that follow its name
+    :raises ValueError: if there is no such link, with the reason as a predicate, such as ``is not
+        a valid URL``: the caller puts the name of the link before it
     """
     if not isinstance(link, str):
         raise ValueError(f"is {kind_of(link)}, not text")

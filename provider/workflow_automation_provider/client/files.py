@@ -14,7 +14,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any, Protocol
 
@@ -41,17 +41,13 @@ _REASON = 200
 
 
 class Reading(Protocol):
-    """
-    The files of a request, read in the order in which they are sent.
-
-    Some of them ahead of time.
-    """
+    """The files of a request, read in the order in which they are sent, some ahead of time."""
 
     def chunks(self, file: File) -> Iterator[bytes]:
         """
-        Return the content of the next file, in chunks whose length is a multiple of 3.
+        Return the content of the next file, in chunks.
 
-        Except the last.
+        The length of each is a multiple of 3, except of the last.
 
         :raises Exception: of any kind, if it cannot be read, or is no longer the version of the
             file
@@ -121,34 +117,47 @@ class UploadBody:
 
     def add(self, element: File | bytes, length: int) -> None:
         """Add an element that takes ``length`` bytes of the body."""
-        self._length += length + bool(self.files)
+        if self.files:
+            self._length += len(b",")
+        self._length += length
         self.files.append(element)
 
-    def pieces(self, sent: Callable[[int], None] = lambda _: None) -> Generator[bytes]:
+    def stream(self, sent: Callable[[int], None] = lambda _: None) -> Generator[bytes]:
         """
-        Yield its bytes, from the beginning each time. What reads files ends when this is closed.
+        Yield its bytes, from the beginning each time; closing the generator ends all reading.
 
-        :param sent: called with the size of each piece, as it is about to be sent
+        :param sent: called with the size of each part, as it is about to be sent
         """
-        ahead = [part for part in self._parts() if isinstance(part, File) and part.read_ahead]
+        with self._reading() as reading:
+            for encoded in self._encoded(reading):
+                sent(len(encoded))
+                yield encoded
+
+    @contextmanager
+    def _reading(self) -> Iterator[Reading | None]:
+        """Begin to read the files that are read ahead, None if there are none."""
+        ahead = [part for part in self._layout() if isinstance(part, File) and part.read_ahead]
         read_ahead = ahead[0].read_ahead if ahead else None
-        with closing(read_ahead(ahead)) if read_ahead else nullcontext() as reading:
-            for piece in self._encoded(reading):
-                sent(len(piece))
-                yield piece
+        if read_ahead is None:
+            yield None
+            return
 
-    def _parts(self) -> Iterator[bytes | File]:
+        with closing(read_ahead(ahead)) as reading:
+            yield reading
+
+    def _layout(self) -> Iterator[bytes | File]:
+        """Yield its JSON; a file stands for its content in base64."""
         yield self._head
         for number, element in enumerate(self.files):
             if number:
                 yield b","
-            yield from _parts(element, self._file_format)
+            yield from _layout_of(element, self._file_format)
         yield _TAIL
 
     def _encoded(self, reading: Reading | None) -> Iterator[bytes]:
         import pybase64  # not at the top: only uploads need it
 
-        for part in self._parts():
+        for part in self._layout():
             # The body is not valid JSON before its end, which is sent only after every file was
             # read to its expected size: the service cannot mistake a file that changed for a
             # complete one.
@@ -184,48 +193,73 @@ def upload_bodies(
     head = encode("upload", ids)[:-1] + b',"files":['
     limit = math.inf if max_request_bytes is None else max_request_bytes
     bodies: list[UploadBody] = []
+
     for number, element in enumerate(elements):
         name = f"files[{number}]"
-        if not isinstance(element, File | Mapping):
-            raise InvalidRequestError(f"{name} is {kind_of(element)}: pass a file or a mapping.")
-        content = element if isinstance(element, File) else encode(name, element)
-        parts = _parts(content, file_format)
-        length = sum(
-            (part.size + 2) // 3 * 4 if isinstance(part, File) else len(part) for part in parts
+        content = _content(name, element)
+        length = _encoded_length(content, file_format)
+        has_room = (
+            bool(bodies)
+            and len(bodies[-1].files) != files_per_request
+            and len(bodies[-1]) + 1 + length <= limit
         )
-        if (
-            not bodies
-            or len(bodies[-1].files) == files_per_request
-            or len(bodies[-1]) + 1 + length > limit
-        ):
+        if not has_room:
             bodies.append(UploadBody(head, file_format))
-        bodies[-1].add(content, length)
-        if len(bodies[-1]) > limit:
-            what = element.source if isinstance(element, File) else name
+
+        body = bodies[-1]
+        body.add(content, length)
+        if len(body) > limit:
+            what = content.source if isinstance(content, File) else name
             raise InvalidRequestError(
-                f"{what} alone makes a request of {len(bodies[-1])} bytes, more than "
-                "max_request_bytes "
+                f"{what} alone makes a request of {len(body)} bytes, more than max_request_bytes "
                 f"({max_request_bytes}): raise the limit, or leave the file out."
             )
+
     return bodies
 
 
-def _parts(content: File | bytes, file_format: FileFormat) -> Iterator[bytes | File]:
+def _content(name: str, element: Element) -> File | bytes:
+    """
+    Return a file, or the JSON of a mapping.
+
+    :param name: what the element is called in errors
+    :raises InvalidRequestError: if it is neither, or the mapping cannot be sent
+    """
+    if isinstance(element, File):
+        return element
+    if isinstance(element, Mapping):
+        return encode(name, element)
+    raise InvalidRequestError(f"{name} is {kind_of(element)}: pass a file or a mapping.")
+
+
+def _encoded_length(content: File | bytes, file_format: FileFormat) -> int:
+    """Return how many bytes of a body an element takes."""
+    length = 0
+    for part in _layout_of(content, file_format):
+        if isinstance(part, File):
+            length += (part.size + 2) // 3 * 4  # of base64
+        else:
+            length += len(part)
+    return length
+
+
+def _layout_of(content: File | bytes, file_format: FileFormat) -> Iterator[bytes | File]:
     """Yield the JSON of an element; a file stands for its content in base64."""
     if isinstance(content, bytes):
         yield content
     elif isinstance(file_format, str):
-        yield from _value(content, file_format)
+        yield from _field(content, file_format)
     else:
         before = b"{"
         for field_name, word in file_format.items():
             yield before + encode("file_format", field_name) + b":"
-            yield from _value(content, word)
+            yield from _field(content, word)
             before = b","
         yield b"}"
 
 
-def _value(file: File, word: str) -> Iterator[bytes | File]:
+def _field(file: File, word: str) -> Iterator[bytes | File]:
+    """Yield the JSON of a field of an element; a file stands for its content in base64."""
     if word not in ("base64", "data_url"):
         yield json.dumps(_described(file, word)).encode("ascii")
         return
@@ -237,7 +271,7 @@ def _value(file: File, word: str) -> Iterator[bytes | File]:
 
 
 def _described(file: File, word: str) -> str | int:
-    """Return what a word of a file format says of a file."""
+    """Return what a word of a file format stands for."""
     if word == "size":
         return file.size
     if word == "content_type":
@@ -265,22 +299,26 @@ def _sendable_path(file: File) -> str:
 
 def media_type_of(file: File) -> str:
     """Return the media type that is sent."""
-    return media_type(file.name) if file.content_type is None else file.content_type
+    if file.content_type is None:
+        return media_type(file.name)
+    return file.content_type
 
 
 def path_of(file: File) -> str:
     """Return the path of a file below the folder or prefix that was searched; else its name."""
-    return file.name if file.path is None else file.path
+    if file.path is None:
+        return file.name
+    return file.path
 
 
 def repeated_names(elements: Iterable[object], file_format: FileFormat) -> list[str]:
     """
-    Return what several files of a request are called, so that the service cannot tell them apart.
+    Return the names that several files of a request have: the service cannot tell these apart.
 
     :param elements: those of the request
-    :param file_format: of its files: their paths tell them apart where it has these
+    :param file_format: of its files: where it has their paths, these count in place of the names
     """
-    words = {file_format} if isinstance(file_format, str) else {*file_format.values()}
+    words = [file_format] if isinstance(file_format, str) else list(file_format.values())
     files = [element for element in elements if isinstance(element, File)]
     if "path" in words:
         names = [path_of(file) for file in files]
@@ -303,7 +341,7 @@ def read_whole(file: File, reading: Reading | None = None) -> Iterator[bytes]:
     """
     left = file.size
     try:
-        for chunk in reading.chunks(file) if reading and file.read_ahead else _opened(file):
+        for chunk in _chunks(file, reading):
             left -= len(chunk)
             if left < 0:
                 raise changed(file, f"is longer than its original {file.size} bytes")
@@ -316,12 +354,19 @@ def read_whole(file: File, reading: Reading | None = None) -> Iterator[bytes]:
         raise changed(file, f"could not be read ({reason(error, file.location)})") from None
 
 
+def _chunks(file: File, reading: Reading | None) -> Iterator[bytes]:
+    if reading is not None and file.read_ahead is not None:
+        return reading.chunks(file)
+    return _opened(file)
+
+
 def _opened(file: File) -> Iterator[bytes]:
     """Read a file that is not read ahead, and raise an error if it changes meanwhile."""
     before = file.fingerprint()
     with file.open() as stream:
         while chunk := read_exactly(stream, _CHUNK):
             yield chunk
+
     if file.fingerprint() != before:
         raise changed(file, "changed")
 
@@ -348,7 +393,8 @@ def reason(error: Exception, source: object) -> str:
     :param source: the path or URL that an author gave, whose credentials the error may quote
     """
     given = str(source)
-    if message := getattr(error, "strerror", None):
+    message = getattr(error, "strerror", None)
+    if message:
         return without_credentials_of(given, str(message))
 
     line = str(error).strip().partition("\n")[0]
@@ -359,7 +405,10 @@ def reason(error: Exception, source: object) -> str:
 def read_exactly(stream: IO[bytes], size: int) -> bytes:
     """Read ``size`` bytes, fewer only at the end: object stores may return less than requested."""
     chunk = stream.read(size)
-    while chunk and len(chunk) < size and (more := stream.read(size - len(chunk))):
+    while chunk and len(chunk) < size:
+        more = stream.read(size - len(chunk))
+        if not more:
+            break
         chunk += more
     return chunk
 

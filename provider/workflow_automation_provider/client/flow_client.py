@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, nullcontext
-from typing import Any, cast
+from contextlib import closing, contextmanager
+from typing import Any, TypeVar, cast
 
 import httpx
 
-from workflow_automation_provider.client import protocol, responses
+from workflow_automation_provider.client import protocol
 from workflow_automation_provider.client.checks import FileFormat, check_file_format
-from workflow_automation_provider.client.files import Element, UploadBody, upload_bodies
+from workflow_automation_provider.client.files import Element, upload_bodies
 from workflow_automation_provider.client.network import choose_proxy, tls_context
 from workflow_automation_provider.client.redaction import Redactor, has_enough_letters
+from workflow_automation_provider.client.responses import results
+from workflow_automation_provider.client.responses.cause import hint_for
+from workflow_automation_provider.client.responses.no_response import (
+    error_without_response,
+    unknown_outcome,
+    what_came,
+)
+from workflow_automation_provider.client.send_progress import SendProgress
 from workflow_automation_provider.client.settings import Settings
-from workflow_automation_provider.client.transport import SendProgress, Transport
+from workflow_automation_provider.client.transport import Transport
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     NotSentError,
@@ -27,6 +35,8 @@ _HEADERS = {
     "Accept": "application/json",
     "Accept-Encoding": "identity",
 }
+
+_Result = TypeVar("_Result")
 
 
 class FlowClient:
@@ -49,6 +59,7 @@ class FlowClient:
         self._stopped = False
         # Ids of the runs that were seen, while connections are kept.
         self._seen_runs: dict[str, object] | None = None
+
         settings = Settings(**options)
         self.base_url = protocol.parse_base_url(base_url, allow_http=settings.allow_http)
         self._api_key = _checked_key(api_key)
@@ -84,9 +95,17 @@ class FlowClient:
         """Never show a secret that a request contains, in errors, logs and results."""
         self._redactor.add(secret)
 
+    def redact_around(self, marker: str) -> None:
+        """
+        Show no text that contains a marker, in errors, logs and results.
+
+        :param marker: a text beside which there is a secret, such as the beginning of a URL
+        """
+        self._redactor.add_marker(marker)
+
     @property
     def redactor(self) -> Redactor:
-        """What knows the connection's secrets."""
+        """The redactor that knows the connection's secrets."""
         return self._redactor
 
     def redact(self, text: str) -> str:
@@ -112,41 +131,105 @@ class FlowClient:
             self._transport.close()
             self._seen_runs = None
 
-    def send(
-        self,
-        request: protocol.Request,
-        *,
-        before_last_byte: Callable[[], None] | None = None,
-        sent: Callable[[int], None] = lambda _: None,
-    ) -> protocol.Run | str:
+    def trigger(
+        self, request: protocol.Request, *, before_last_byte: Callable[[], None] | None = None
+    ) -> protocol.Run:
         """
-        Send a request, once.
+        Start a run: send the request of a trigger, once.
 
         :param before_last_byte: called before the last byte is sent: until then no run can have
             been started, whatever interrupts the call
-        :param sent: called with the size of each piece of an upload, as it is about to be sent
-        :return: the run that a trigger started, or the response to an upload
+        :return: the run that was started
+        :raises WorkflowAutomationError: if the request did not succeed, see
+            :data:`~.responses.statuses.ROWS`
+        """
+
+        def read(response: protocol.Response, progress: SendProgress) -> protocol.Run:
+            run = results.read_run(response, request, self._redactor, self._settings.busy_statuses)
+            self._check_new(run, request)
+            # Any other response may be that to an earlier request, and that to this one may arrive
+            # next.
+            progress.may_keep = run.run_id is not None
+            return run
+
+        return self._send(request, read, before_last_byte=before_last_byte)
+
+    def upload(
+        self, request: protocol.Request, *, sent: Callable[[int], None] = lambda _: None
+    ) -> str:
+        """
+        Upload files: send the request of an upload, once.
+
+        :param sent: called with the size of each part of the body, as it is about to be sent
+        :return: the service's response
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
         :raises WorkflowAutomationError: if the request did not succeed, see
-            :data:`~.responses.ROWS`
+            :data:`~.responses.statuses.ROWS`
+        """
+
+        def read(response: protocol.Response, _: SendProgress) -> str:
+            return results.read_upload(
+                response, request, self._redactor, self._settings.busy_statuses
+            )
+
+        return self._send(request, read, sent=sent)
+
+    def _send(
+        self,
+        request: protocol.Request,
+        read: Callable[[protocol.Response, SendProgress], _Result],
+        *,
+        before_last_byte: Callable[[], None] | None = None,
+        sent: Callable[[int], None] = lambda _: None,
+    ) -> _Result:
+        """
+        Send a request, and return what its response says.
+
+        :param read: returns the result of the response, or raises an error
         """
         progress = SendProgress(self._settings.timeout, lambda: self._stopped, before_last_byte)
-        headers = {"Content-Type": "application/json", "Content-Length": str(len(request.content))}
-        if request.operation.takes_key and self._api_key is not None:
-            headers["X-API-Key"] = self._api_key
-        body = request.content
-        content = closing(body.pieces(sent)) if isinstance(body, UploadBody) else nullcontext(body)
-        with content as pieces, self._transport.connection(progress) as connection:
+        headers = self._headers_of(request)
+        with (
+            _content_of(request, sent) as content,
+            self._transport.connection(progress) as connection,
+        ):
             try:
                 response = self._response(
-                    connection, "POST", request.url, content=pieces, headers=headers
+                    connection, "POST", request.url, content=content, headers=headers
                 )
-                return self._result(response, progress, request)
+                return read(response, progress)
             except WorkflowAutomationError:
                 raise
             except Exception as error:
-                failure = responses.no_response(request, error, progress, self._redactor, self._via)
-        raise failure  # not above: nothing has redacted the text of the other
+                failure = error_without_response(
+                    request, error, progress, self._redactor, self._via
+                )
+        # Not above, where it would have the other error as its context, with a text that is not
+        # redacted.
+        raise failure
+
+    def _headers_of(self, request: protocol.Request) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(request.content))}
+        if request.operation.takes_key and self._api_key is not None:
+            headers["X-API-Key"] = self._api_key
+        return headers
+
+    def _check_new(self, run: protocol.Run, request: protocol.Request) -> None:
+        """
+        Check that no earlier request has started a run, while connections are kept.
+
+        :raises OutcomeUnknownError: if one has: the response may be that to the earlier request
+        """
+        seen = self._seen_runs
+        if seen is None or run.run_id is None:
+            return
+
+        # Threads share it: setdefault() is atomic.
+        this_request = object()
+        if seen.setdefault(run.run_id, this_request) is not this_request:
+            raise unknown_outcome(
+                request, f"the response to an earlier request: run {run.run_id} was known"
+            )
 
     def upload_requests(
         self,
@@ -162,13 +245,14 @@ class FlowClient:
         :param file_format: the format of each file, by default the client's
         :param limits: those of :func:`~.files.upload_bodies`
         """
-        file_format = (
-            self._settings.file_format if file_format is None else check_file_format(file_format)
-        )
+        if file_format is None:
+            file_format = self._settings.file_format
+        else:
+            check_file_format(file_format)
+
         bodies = upload_bodies(flow_id, run_id, files, file_format, **limits)
-        return [
-            self.checked(protocol.upload_request(self.base_url, flow_id, body)) for body in bodies
-        ]
+        requests = [protocol.upload_request(self.base_url, flow_id, body) for body in bodies]
+        return [self.checked(request) for request in requests]
 
     def check(self) -> str:
         """
@@ -185,12 +269,12 @@ class FlowClient:
             with self._transport.connection(progress) as connection:
                 response = self._response(connection, "HEAD", self.base_url)
         except Exception as error:
-            came = responses.what_came(error, progress, self._redactor)
-            hint = responses.hint(error, progress, self._via) or "Check the connection's base URL."
+            came = what_came(error, progress, self._redactor)
+            hint = hint_for(error, progress, self._via) or "Check the connection's base URL."
             failure = NotSentError(f"{title}{self._via} got {came}.", next_step=hint)
         else:
             return self._checked_response(title, response)
-        raise failure  # not above: nothing has redacted the text of the other
+        raise failure  # not above, for the same reason as in _send()
 
     def _checked_response(self, title: str, response: protocol.Response) -> str:
         # 501 says that the method HEAD is not implemented: the service works.
@@ -236,26 +320,23 @@ class FlowClient:
         )
         return cast("protocol.Response", self._http.send(built).extensions["response"])
 
-    def _result(
-        self, response: protocol.Response, progress: SendProgress, request: protocol.Request
-    ) -> protocol.Run | str:
-        result = responses.read(response, request, self._redactor, self._settings.busy_statuses)
-        if not isinstance(result, protocol.Run):
-            return result
-        seen, now = self._seen_runs, object()
-        # Threads share it: setdefault() is atomic.
-        if (
-            seen is not None
-            and result.run_id is not None
-            and seen.setdefault(result.run_id, now) is not now
-        ):
-            raise responses.unknown(
-                request, f"the response to an earlier request: run {result.run_id} was known"
-            )
-        # Any other response may be that to an earlier request, and that to this one may arrive
-        # next.
-        progress.may_keep = result.run_id is not None
-        return result
+
+@contextmanager
+def _content_of(
+    request: protocol.Request, sent: Callable[[int], None]
+) -> Iterator[bytes | Iterator[bytes]]:
+    """
+    Provide the body of a request; the files of an upload are closed at the end.
+
+    :param sent: called with the size of each part of an upload, as it is about to be sent
+    """
+    body = request.content
+    if isinstance(body, bytes):
+        yield body
+        return
+
+    with closing(body.stream(sent)) as stream:
+        yield stream
 
 
 def _checked_key(api_key: str | None) -> str | None:

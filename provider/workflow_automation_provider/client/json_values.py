@@ -1,5 +1,5 @@
 """
-Encode Python values as JSON before anything is sent, and say what Airflow can store of JSON.
+Encode Python values as JSON before anything is sent, and check what Airflow can store of JSON.
 
 A value that JSON cannot represent exactly is rejected with its path (``inputs.rows[3].when``), so
 that a DAG author finds the one invalid value among thousands.
@@ -23,10 +23,11 @@ from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 # How deeply a value may be nested that Airflow stores: its own JSON fails on much deeper ones.
-_MAX_DEPTH = 50
+_MAX_STORED_DEPTH = 50
 
-# The integers that Airflow can hand to a task: any other would make its reads fail.
-_INTEGERS = range(-(2**63), 2**64)
+# The integers that MessagePack can hold, in which Airflow hands values to a task: any other would
+# make the task's reads fail.
+_STORED_INTEGERS = range(-(2**63), 2**64)
 
 # Characters that a database rejects.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
@@ -73,22 +74,8 @@ def _plain(value: object, path: str) -> Any:
             return value
         case str():
             return _text(value, path)
-        case int():
-            try:
-                int.__repr__(value)
-            except ValueError:
-                raise _rejection(
-                    path, "has more digits than Python converts to text", "use text"
-                ) from None
-            return int(value)
-        case float() if math.isfinite(value):
-            return float(value)
-        case Decimal() if value.is_finite():
-            return str(value)
-        case float() | Decimal():
-            raise _rejection(
-                path, f"is {value}, which JSON cannot represent", "use a number, or None"
-            )
+        case int() | float() | Decimal():
+            return _number(value, path)
         case datetime() | date() | time():
             return _iso_text(value, path)
         case UUID():
@@ -113,6 +100,24 @@ def _plain(value: object, path: str) -> Any:
         f"is {kind_of(value)}, which JSON cannot represent",
         fixes[0] if fixes else "use text, a number, a list or a dict",
     )
+
+
+def _number(value: float | Decimal, path: str) -> int | float | str:
+    """Return a number as JSON has it: a decimal as text, which keeps its exact digits."""
+    if isinstance(value, int):
+        try:
+            int.__repr__(value)
+        except ValueError:
+            raise _rejection(
+                path, "has more digits than Python converts to text", "use text"
+            ) from None
+        return int(value)
+
+    if isinstance(value, Decimal) and value.is_finite():
+        return str(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
+    raise _rejection(path, f"is {value}, which JSON cannot represent", "use a number, or None")
 
 
 def _is_path(value: object) -> bool:
@@ -199,8 +204,8 @@ def why_not_storable(value: Any, depth: int = 0) -> str:
 
     :param depth: how deeply the value is nested in what is stored
     """
-    if depth > _MAX_DEPTH:
-        return f"more than {_MAX_DEPTH} levels"
+    if depth > _MAX_STORED_DEPTH:
+        return f"more than {_MAX_STORED_DEPTH} levels"
 
     inner: list[Any] = []
     match value:
@@ -208,7 +213,7 @@ def why_not_storable(value: Any, depth: int = 0) -> str:
             return "a NUL character or half of a surrogate pair"
         case float() if not math.isfinite(value):
             return "a number that is none, or too large"
-        case int() if value not in _INTEGERS:
+        case int() if value not in _STORED_INTEGERS:
             return "an integer of more than 64 bits; send it as text"
         case dict():
             reserved = value.keys() & _RESERVED

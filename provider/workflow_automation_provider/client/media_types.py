@@ -101,7 +101,7 @@ def media_type(name: str) -> str:
     """
     Return the media type of a file with this name.
 
-    Of an ending that is unknown here, as the machine has it.
+    Where the ending is unknown here, that of the machine counts.
     """
     _, dot, ending = name.rpartition(".")
     known = _TYPES.get(ending.lower()) if dot else None

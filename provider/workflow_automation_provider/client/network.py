@@ -15,7 +15,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from workflow_automation_provider.client.protocol import is_loopback
-from workflow_automation_provider.client.settings import DIRECT, proxy_url
+from workflow_automation_provider.client.setting_kinds import DIRECT, proxy_url
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Proxy(NamedTuple):
     The proxy between the client and the service.
 
     :param url: its URL, which may contain a password
-    :param origin: who named it, for errors
+    :param origin: where it is set, for errors
     """
 
     url: str
@@ -51,10 +51,10 @@ def choose_proxy(written: str | None, base_url: str) -> Proxy | None:
     """
     Return the proxy for the service.
 
-    :param written: what the connection says; None for the environment's proxies
+    :param written: the proxy of the connection, None for those of the environment
     :param base_url: URL of the service
     :return: None for a direct connection
-    :raises InvalidRequestError: if the proxy cannot be used, naming who named it
+    :raises InvalidRequestError: if the proxy cannot be used, naming where it is set
     """
     proxy = _proxy_of_connection(written) if written else _proxy_of_environment(base_url)
     if proxy is not None:
@@ -90,9 +90,10 @@ def _proxy_of_environment(base_url: str) -> Proxy | None:
 
 def _is_direct(service: SplitResult, no_proxy: str) -> bool:
     """
-    Return whether the environment says to use no proxy for a service.
+    Return whether the environment excludes a service from its proxies.
 
-    :param no_proxy: as requests and curl have it, with networks; urllib compares only names
+    :param no_proxy: the variable NO_PROXY, which may have networks, as in requests and curl; urllib
+        compares only names
     """
     host = service.hostname or ""
     return (
@@ -229,13 +230,13 @@ def _why(error: Exception) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-# What TLS says of certificates --------------------------------------------------------------------
+# Errors of TLS about certificates -----------------------------------------------------------------
 
 # OpenSSL's codes of what is rejected for its form alone, where VERIFY_X509_STRICT is set: from
 # X509_V_ERR_PATHLEN_INVALID_FOR_NON_CA to X509_V_ERR_EXTENSIONS_REQUIRE_VERSION_3.
 _ERRORS_OF_FORM = range(80, 94)
 
-# As OpenSSL says it, in each version: "tlsv13 alert certificate required", "ssl/tls alert bad
+# OpenSSL's text, which differs by version: "tlsv13 alert certificate required", "ssl/tls alert bad
 # certificate".
 _ALERT_OF_CERTIFICATE = re.compile(r"alert (\w+ )?(certificate|unknown ca)")
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
@@ -138,6 +138,7 @@ def parse_base_url(
         raise InvalidRequestError(f"{name} is empty: expected one such as {example}.")
     if "://" not in text:
         text = f"https://{text}"
+
     try:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port
@@ -147,25 +148,37 @@ def parse_base_url(
         raise InvalidRequestError(
             f"{name} is not a valid URL: expected one such as {example}."
         ) from None
-    if parts.scheme not in ("http", "https"):
-        problem = f"has the scheme {parts.scheme!r}: use https"
-    elif "@" in parts.netloc:
-        problem = "contains a user name or password: remove it (the API key has its own field)"
-    elif "?" in text or "#" in text:
-        problem = f"has a query (?) or fragment (#): it must end with the path, such as {example}"
-    elif not host or any(c.isspace() or not c.isprintable() or c == "\\" for c in text):
-        problem = (
-            "has no host name, or contains whitespace or a backslash: "
-            f"expected one such as {example}"
-        )
-    elif parts.scheme == "http" and not (allow_http or is_loopback(host)):
+
+    problem = _problem_of(text, parts, host, example)
+    if not problem and parts.scheme == "http" and not (allow_http or is_loopback(host or "")):
         problem = (
             f"is plain http to {host}, where the API key or a callback's token can be read in "
             "transit: use https, or set the connection's extra allow_http to true"
         )
-    else:
-        return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-    raise InvalidRequestError(f"{name} {problem}.")
+    if problem:
+        raise InvalidRequestError(f"{name} {problem}.")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def _problem_of(text: str, parts: SplitResult, host: str | None, example: str) -> str:
+    """Return why a URL is no base URL, empty if it is one."""
+    if parts.scheme not in ("http", "https"):
+        return f"has the scheme {parts.scheme!r}: use https"
+    if "@" in parts.netloc:
+        return (
+            "contains a user name or password: remove it and the @ after it. The API key has a "
+            "field of its own, and a gateway's credentials go into the extra headers"
+        )
+    if "?" in text or "#" in text:
+        return f"has a query (?) or fragment (#): it must end with the path, such as {example}"
+
+    has_wrong_sign = any(sign.isspace() or not sign.isprintable() or sign == "\\" for sign in text)
+    if not host or has_wrong_sign:
+        return (
+            "has no host name, or contains whitespace or a backslash: "
+            f"expected one such as {example}"
+        )
+    return ""
 
 
 def check_no_operation(base_url: str) -> None:
@@ -208,9 +221,11 @@ def trigger_request(base_url: str, inputs: object, flow_id: object = None) -> Re
             f"inputs is {kind_of(inputs)}: expected a dict of input names and values "
             "({} for none)."
         )
+
     content = _TRIGGER_BODY % json_values.encode("inputs", inputs)
     if flow_id is None:
         return Request(Operation.TRIGGER_BY_KEY, f"{base_url}/trigger", None, content)
+
     flow = identifier("flow_id", flow_id)
     url = f"{base_url}/flows/{path_segment(flow)}/trigger"
     return Request(Operation.TRIGGER_BY_PATH, url, flow, content)

@@ -17,13 +17,6 @@ from collections.abc import Iterable, Iterator
 WITHHELD = "(withheld: it contains the API key or another secret)"
 """What replaces a text that reveals a secret."""
 
-CALLBACK_PATH = "/workflow-automation/callback"
-"""Path of the URL that a flow calls at its end, below the base URL of Airflow's API server."""
-
-# What follows is the token of a waiting task. Only the try that made it knows it, but each may be
-# sent it again.
-_CALLBACK = f"{CALLBACK_PATH}?token="
-
 # A secret of fewer letters and digits would be found in prose: it is not searched for.
 _MIN_LETTERS = 6
 
@@ -54,13 +47,15 @@ _NAMED_QUERY = re.compile(r"\?(?=[\w.~-]+=)")
 _AROUND_URL = "\"'`)>],.;:"
 
 
-# Around the parts of a header's value, such as a token or a cookie: a scheme, names and separators.
-_AROUND_PART = re.compile(r"(?:^(?:[\w-]+ )?|[\s;,:]+)(?:[\w.-]+=(?=[^\s;,=]))?")
+# What is around the values in a header: a scheme at its beginning, separators, and names. Of
+# ``Bearer hush-1234`` it is ``Bearer ``, and of ``first=1; second=2`` it is ``first=`` and
+# ``; second=``.
+_AROUND_VALUE = re.compile(r"(?:^(?:[\w-]+ )?|[\s;,:]+)(?:[\w.-]+=(?=[^\s;,=]))?")
 
 
 class Redactor:
     """
-    Find secrets in texts: the API key, the URL of a callback, and secrets of the connection.
+    Find secrets in texts: the API key, and other secrets of the connection and its requests.
 
     A service makes the id and the link of a run of its own ids, and an id may be a part of the key:
     there, only a whole secret counts. In any other text, parts of the key count too.
@@ -70,23 +65,35 @@ class Redactor:
     """
 
     def __init__(self, secrets: Iterable[str], *, key: str = "") -> None:
-        self._keys = _forms(_CALLBACK)
-        self._secrets = self._keys.union(*map(_forms, _secret_parts(secrets)))
-        self._parts: frozenset[bytes] = frozenset()
+        self._keys: frozenset[bytes] = frozenset()
+        self._secrets: frozenset[bytes] = frozenset()
+        self._key_parts: frozenset[bytes] = frozenset()
+
+        for secret in _secret_values(secrets):
+            self._secrets |= _forms(secret)
         self.add(key)
 
     def add(self, secret: str) -> None:
         """Search for another secret as strictly as for the API key."""
-        self._keys |= _forms(secret)
-        self._secrets |= self._keys
-        self._parts |= _parts(secret)
+        self.add_marker(secret)
+        self._key_parts |= _parts_of_key(secret)
+
+    def add_marker(self, marker: str) -> None:
+        """
+        Search for a text beside which there is a secret, such as the beginning of a URL.
+
+        It is searched for as the API key is, but its parts do not count.
+        """
+        forms = _forms(marker)
+        self._keys |= forms
+        self._secrets |= forms
 
     def joined(self, other: Redactor) -> Redactor:
-        """Return one that finds the secrets of both."""
+        """Return a redactor that finds the secrets of both."""
         both = Redactor(())
         both._keys = self._keys | other._keys
         both._secrets = self._secrets | other._secrets
-        both._parts = self._parts | other._parts
+        both._key_parts = self._key_parts | other._key_parts
         return both
 
     def has_key(self, text: str) -> bool:
@@ -99,20 +106,25 @@ class Redactor:
 
     def reveals(self, text: str) -> bool:
         """Return whether a text contains a secret, or twelve consecutive letters of the API key."""
-        return _is_any_in(self._secrets | self._parts, text)
+        return _is_any_in(self._secrets | self._key_parts, text)
 
     def text(self, text: str) -> str:
         """Return ``text`` unchanged, or a note instead if it reveals a secret."""
         return WITHHELD if self.reveals(text) else text
 
 
-def _secret_parts(secrets: Iterable[str]) -> set[str]:
-    """Return the values of headers, and what is within them, that are long enough for secrets."""
-    parts = set[str]()
-    for value in secrets:
-        parts.add(value)
-        parts.update(_AROUND_PART.split(value))
-    return {part for part in parts if len("".join(part.split())) >= _MIN_SECRET}
+def _secret_values(headers: Iterable[str]) -> set[str]:
+    """
+    Return the values of headers, and what they consist of, that are long enough to be secrets.
+
+    ``Bearer hush-1234`` is a secret as a whole, and so is ``hush-1234`` alone: a service may echo
+    it without its scheme. Of ``first=hush-1234; second=hush-5678``, it is each of the two values.
+    """
+    values = set[str]()
+    for header in headers:
+        values.add(header)
+        values.update(_AROUND_VALUE.split(header))
+    return {value for value in values if len("".join(value.split())) >= _MIN_SECRET}
 
 
 def _is_any_in(forms: Iterable[bytes], text: str) -> bool:
@@ -134,10 +146,10 @@ def shown(source: object) -> str:
 
 def without_credentials_of(source: str, text: str) -> str:
     """
-    Return what others say of a path or URL, without its credentials, however they are written.
+    Return a message about a path or URL without its credentials, however they are written.
 
     :param source: the path or URL that an author gave
-    :param text: such as the message of an exception, which may quote a part of it
+    :param text: the message, such as that of an exception, which may quote a part of it
     """
     for secret in (_password(source), _query(source)):
         if secret:
@@ -189,7 +201,7 @@ def _query_start(word: str) -> int:
 
 def _forms(secret: str) -> frozenset[bytes]:
     """Return a whole secret in the forms that are searched for among letters and digits."""
-    forms = [*_normal(secret), *_in_base64(_ascii(secret))]
+    forms = {*_normal(secret), *_in_base64(_ascii(secret))}
     return frozenset(form for form in forms if len(form) >= _MIN_LETTERS)
 
 
@@ -208,7 +220,8 @@ def _in_base64(raw: bytes) -> Iterator[bytes]:
         yield _letters(encoded[first_whole:end_of_whole])
 
 
-def _parts(secret: str) -> frozenset[bytes]:
+def _parts_of_key(secret: str) -> frozenset[bytes]:
+    """Return each twelve consecutive letters and digits of a secret."""
     letters = _letters(_ascii(secret))
     starts = range(len(letters) - _PART + 1)
     return frozenset(letters[start : start + _PART] for start in starts)
@@ -230,8 +243,15 @@ def _normal(text: str) -> tuple[bytes, bytes]:
 
 
 def _decode(escape: re.Match[bytes]) -> bytes:
+    """Return the ASCII character that an escape sequence stands for, empty if it is another."""
     url, in_json, in_html, decimal = escape.groups(b"")
-    code = int(decimal or b"0") or int(url or in_json or in_html or b"0", 16)
+    hexadecimal = url or in_json or in_html
+    if decimal:
+        code = int(decimal)
+    elif hexadecimal:
+        code = int(hexadecimal, 16)
+    else:
+        code = 0  # such as \n or &quot;, of which no letter remains
     return bytes([code]) if code < 128 else b""
 
 

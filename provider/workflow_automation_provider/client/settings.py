@@ -9,27 +9,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Mapping
-from configparser import RawConfigParser
+from collections.abc import Mapping
 from datetime import date
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from workflow_automation_provider.client.checks import (
-    DEFAULT_FILE_FORMAT,
-    MAX_TIMEOUT,
-    FileFormat,
-    check_file_format,
-    check_seconds,
-    kind_of,
-)
+from workflow_automation_provider.client import setting_kinds
+from workflow_automation_provider.client.checks import DEFAULT_FILE_FORMAT, FileFormat, kind_of
+from workflow_automation_provider.client.setting_kinds import CALLBACK_EXAMPLE, DIRECT, Kind
 from workflow_automation_provider.exceptions import InvalidRequestError
-
-CALLBACK_EXAMPLE = "https://airflow.example"
-"""Where a service could reach Airflow."""
-
-DIRECT = "none"
-"""What a connection says in place of a proxy's URL, to use none."""
 
 _SECRET_HEADER_WORDS = (
     "auth",
@@ -46,147 +34,6 @@ _SECRET_HEADER_WORDS = (
 # How a value begins that is a secret whatever the name of its header.
 _CREDENTIALS = re.compile(r"\s*(bearer|basic)\s", re.IGNORECASE)
 
-_HEADER_NAME = re.compile(r"[A-Za-z0-9_-]+")
-_HEADER_VALUE = re.compile(r"[ -~]*")
-
-# Set by the client itself: any other value would break the framing, change the meaning or expose
-# the key.
-_RESERVED_HEADER = re.compile(
-    "accept-encoding|connection|content-(length|type)|expect|host|te|trailer|transfer-encoding"
-    "|upgrade|x-api-key",
-    re.IGNORECASE,
-)
-
-
-# Kinds of values ----------------------------------------------------------------------------------
-
-
-class Kind(NamedTuple):
-    """
-    What an extra may hold.
-
-    :param json_type: as the docs name it; the form and a URI can only hold an object or an array as
-        text
-    :param expected: what errors say that it should be
-    :param read: returns the value that is meant, given what is written and the extras that were
-        read before. It raises ValueError or OverflowError if the value is of another kind,
-        InvalidRequestError with the reason if it is wrong in another way
-    """
-
-    json_type: str
-    expected: str
-    read: Callable[[Any, Mapping[str, Any]], Any]
-
-
-def _text(value: Any, _: Mapping[str, Any]) -> str:
-    # No float, which may have lost digits.
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError
-    return str(value).strip()
-
-
-def _boolean(value: Any, _: Mapping[str, Any]) -> bool:
-    state = RawConfigParser.BOOLEAN_STATES.get(str(value).strip().lower())
-    if state is None:
-        raise ValueError
-    return state
-
-
-def _seconds(value: Any, _: Mapping[str, Any]) -> float:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError
-    seconds = float(value)
-    check_seconds("timeout", seconds)
-    return seconds
-
-
-def _date(value: Any, _: Mapping[str, Any]) -> date:
-    if not isinstance(value, str):
-        raise ValueError
-    return date.fromisoformat(value.strip())
-
-
-def _file_format(value: Any, _: Mapping[str, Any]) -> FileFormat:
-    return check_file_format(value)
-
-
-def _client_certificate(value: Any, read: Mapping[str, Any]) -> str | tuple[str, str]:
-    if not isinstance(value, list):
-        return _text(value, read)
-    certificate, key = value
-    return _text(certificate, read), _text(key, read)
-
-
-def _proxy(value: Any, read: Mapping[str, Any]) -> str:
-    return proxy_url(_text(value, read))
-
-
-def proxy_url(text: str) -> str:
-    """
-    Return the URL of a proxy.
-
-    :param text: the URL, to which ``http://`` may be missing, or :data:`DIRECT`
-    """
-    text = text.strip()
-    if text.lower() == DIRECT:
-        return DIRECT
-    if "://" in text:
-        return text
-    return f"http://{text}"
-
-
-def _headers(value: Any, read: Mapping[str, Any]) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise ValueError
-
-    headers = {}
-    for written, content in value.items():
-        name = written.strip()
-        text = _text(content, read)
-        if not (_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(text)):
-            raise ValueError
-        if _RESERVED_HEADER.fullmatch(name):
-            raise InvalidRequestError(f"{name} is set by the provider: leave it out")
-        headers[name] = text
-    return headers
-
-
-def _callback_base_url(value: Any, read: Mapping[str, Any]) -> str:
-    from workflow_automation_provider.client.protocol import parse_base_url
-
-    return parse_base_url(
-        _text(value, read),
-        allow_http=read.get("allow_http", False),
-        name="the URL",
-        example=CALLBACK_EXAMPLE,
-    )
-
-
-def _statuses(value: Any, _: Mapping[str, Any]) -> frozenset[int]:
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(",")]
-    elif not isinstance(value, list):
-        value = [value]
-
-    texts = [str(status) for status in value]
-    if not all(re.fullmatch("[45][0-9]{2}", text) for text in texts):
-        raise ValueError
-    return frozenset(map(int, texts))
-
-
-_TEXT = Kind("string", "text", _text)
-_BOOLEAN = Kind("boolean", "true or false", _boolean)
-# requests and httpx take a path in "verify".
-_VERIFY = Kind("boolean", "true or false (a path of certificates goes into 'ca_bundle')", _boolean)
-_SECONDS = Kind("number", f"seconds, more than 0 and at most {MAX_TIMEOUT} (a week)", _seconds)
-_DATE = Kind("date", "a date such as 2027-01-31", _date)
-_FILE_FORMAT = Kind("object or string", "an object or a word", _file_format)
-_CLIENT_CERT = Kind("string or array", "a path, or an array of two", _client_certificate)
-_PROXY = Kind("string", "text", _proxy)
-_HEADERS = Kind("object", "an object of header names and printable ASCII values", _headers)
-_URL = Kind("string", "text", _callback_base_url)
-_STATUSES = Kind("string or array", "statuses from 400 to 599", _statuses)
-
 
 # The table ----------------------------------------------------------------------------------------
 
@@ -196,7 +43,7 @@ class Extra(NamedTuple):
     An extra of the connection.
 
     :param kind: what it may hold
-    :param form: what the form says of it
+    :param form: its label, schema and description in the form
     """
 
     kind: Kind
@@ -241,24 +88,24 @@ class Settings:
 
     flow_id: str | None = _extra(
         "Flow ID",
-        _TEXT,
+        setting_kinds.TEXT,
         "The workflow that the API key belongs to, so that uploads need not repeat it.",
     )
     timeout: float = _extra(
         "Timeout (seconds)",
-        _SECONDS,
+        setting_kinds.SECONDS,
         "How long connecting, each send, and the whole response may take. Default: 60.",
         default=60.0,
     )
     key_expires_on: date | None = _extra(  # noqa: RUF009
         "Key expires on",
-        _DATE,
+        setting_kinds.DATE,
         "The expiry date of the API key: tasks log a warning from 14 days before, and fail after "
         "it.",
     )
     file_format: FileFormat = _extra(  # noqa: RUF009
         "File format",
-        _FILE_FORMAT,
+        setting_kinds.FILE_FORMAT,
         "How an uploaded file is written: a JSON object that maps field names to name, path, "
         "base64, data_url, content_type or size; or one of these values alone.",
         '{"name": "name", "content_type": "content_type", "content": "base64"}',
@@ -268,26 +115,26 @@ class Settings:
     )
     verify: bool = _extra(
         "Verify the certificate",
-        _VERIFY,
+        setting_kinds.VERIFY,
         "Verify the service's TLS certificate.",
         default=True,
     )
     ca_bundle: str | None = _extra(
         "CA bundle",
-        _TEXT,
+        setting_kinds.TEXT,
         "File or directory of PEM certificates to trust. Default: those of the environment, such "
         "as SSL_CERT_FILE and REQUESTS_CA_BUNDLE, else the usual ones.",
         "/etc/ssl/certs/internal-ca.pem",
     )
     client_cert: str | tuple[str, str] | None = _extra(
         "Client certificate",
-        _CLIENT_CERT,
+        setting_kinds.CLIENT_CERT,
         'PEM file with certificate and key, or a JSON array of two files: ["cert.pem", "key.pem"].',
         '["/etc/ssl/client.pem", "/etc/ssl/client.key"]',
     )
     proxy: str | None = _extra(
         "Proxy",
-        _PROXY,
+        setting_kinds.PROXY,
         "URL of a proxy, or none for a direct connection. Default: the environment's proxies.",
         "http://proxy.example:3128",
         DIRECT,
@@ -295,7 +142,7 @@ class Settings:
     )
     headers: dict[str, str] = _extra(  # noqa: RUF009
         "Extra headers",
-        _HEADERS,
+        setting_kinds.HEADERS,
         "JSON object of header names and values to send with every request.",
         '{"X-Team": "data"}',
         secret=True,
@@ -303,21 +150,21 @@ class Settings:
     )
     allow_http: bool = _extra(
         "Allow plain http",
-        _BOOLEAN,
+        setting_kinds.BOOLEAN,
         "Allow base URLs without TLS: the API key or a callback's token can then be read in "
         "transit.",
         default=False,
     )
     callback_base_url: str | None = _extra(
         "Callback base URL",
-        _URL,
+        setting_kinds.URL,
         "URL of Airflow's API server as the service reaches it, for tasks that wait for the end of "
         "a run. Default: Airflow's option [api] base_url.",
         CALLBACK_EXAMPLE,
     )
     busy_statuses: frozenset[int] = _extra(
         "Busy statuses",
-        _STATUSES,
+        setting_kinds.STATUSES,
         "Statuses, besides 425 and 429, with which this service rejects a request before it has "
         "done anything. If that is not so, a retry starts a second run.",
         "423",
@@ -345,13 +192,15 @@ class Settings:
         :param extra: JSON text; a field that is null or empty counts as not set
         :raises InvalidRequestError: if a field is invalid or unknown, naming each
         """
-        written = _parsed(extra)
+        written = _parse_extra(extra)
+        unknown = [name for name in written if name not in FIELDS]
         values: dict[str, Any] = {}
         problems = []
+
         # In the order of the table: a value may depend on one that was read before.
-        for name in dict.fromkeys((*FIELDS, *written)):
+        for name in [*FIELDS, *unknown]:
             value = written.get(name)
-            if value is None or (isinstance(value, str) and not value.strip()):
+            if _is_empty(value):
                 continue
             try:
                 values[name] = _value(name, value, values)
@@ -360,9 +209,14 @@ class Settings:
 
         if problems:
             text = "; ".join(problems)
-            end = "" if text.endswith((".", "?")) else "."
-            raise InvalidRequestError(f"The connection is not valid: {text}{end}")
+            if not text.endswith((".", "?")):
+                text += "."
+            raise InvalidRequestError(f"The connection is not valid: {text}")
         return cls(**values)
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -376,7 +230,7 @@ FIELDS: dict[str, Extra] = {
 """The table."""
 
 
-def _parsed(extra: str | None) -> dict[str, Any]:
+def _parse_extra(extra: str | None) -> dict[str, Any]:
     if not extra:
         return {}
     try:
@@ -414,17 +268,7 @@ _FIELD_OF: dict[str, str] = {
 
 def _unknown_extra(name: str) -> InvalidRequestError:
     """Return the error for an extra that does not exist, which names the field that is meant."""
-    # Not at the top: only a typo needs it.
-    import difflib
-
-    # Airflow 2 stored an extra of the form as extra__TYPE__NAME.
-    plain = re.sub("[^a-z0-9]", "", name.lower().rpartition("__")[2])
-    plain_fields = {field.replace("_", ""): field for field in FIELDS}
-    meant = plain_fields.get(plain) or _FIELD_OF.get(plain)
-    if meant is None:
-        near = difflib.get_close_matches(plain, plain_fields, n=1)
-        meant = plain_fields[near[0]] if near else None
-
+    meant = _field_meant_by(name)
     if meant is None:
         fix = f"expected one of {', '.join(FIELDS)}"
     elif meant in FIELDS:
@@ -432,6 +276,23 @@ def _unknown_extra(name: str) -> InvalidRequestError:
     else:
         fix = f"its value belongs in {meant}"
     return InvalidRequestError(f"extra {name!r} is not supported; {fix}")
+
+
+def _field_meant_by(name: str) -> str | None:
+    """Return the field that an unknown extra was meant for, None if there is none like it."""
+    # Not at the top: only a typo needs it.
+    import difflib
+
+    # Airflow 2 stored an extra of the form as extra__TYPE__NAME.
+    plain = re.sub("[^a-z0-9]", "", name.lower().rpartition("__")[2])
+    plain_fields = {field.replace("_", ""): field for field in FIELDS}
+    if plain in plain_fields:
+        return plain_fields[plain]
+    if plain in _FIELD_OF:
+        return _FIELD_OF[plain]
+
+    near = difflib.get_close_matches(plain, plain_fields, n=1)
+    return plain_fields[near[0]] if near else None
 
 
 def _value(name: str, written: object, read: Mapping[str, Any]) -> Any:
@@ -448,13 +309,8 @@ def _value(name: str, written: object, read: Mapping[str, Any]) -> Any:
     kind, form = FIELDS[name]
     is_document = "object" in kind.json_type or "array" in kind.json_type
     # The form and a URI can only store it as text.
-    if is_document and isinstance(written, str) and written.strip().startswith(("{", "[")):
-        try:
-            written = json.loads(written)
-        except ValueError as error:
-            raise InvalidRequestError(
-                f"extra {name!r} starts like JSON but is not: {error}"
-            ) from None
+    if is_document and isinstance(written, str):
+        written = _parse_document(name, written)
 
     try:
         return kind.read(written, read)
@@ -467,6 +323,20 @@ def _value(name: str, written: object, read: Mapping[str, Any]) -> Any:
             f"extra {name!r} is {kind_of(written)} that cannot be used; "
             f"expected {kind.expected}{such}"
         ) from None
+
+
+def _parse_document(name: str, text: str) -> Any:
+    """
+    Return the object or array that a text contains, otherwise the text.
+
+    :raises InvalidRequestError: if it begins like one, and is not JSON
+    """
+    if not text.strip().startswith(("{", "[")):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidRequestError(f"extra {name!r} starts like JSON but is not: {error}") from None
 
 
 # The form -----------------------------------------------------------------------------------------

@@ -1,9 +1,5 @@
 """
-Send each request once, within its deadlines, and know whether its last byte was handed over.
-
-httpx limits the time of each *read*, so a response that trickles in never times out, and it does
-not tell how much was sent. So each read is given what is left of the time, and the body is handed
-over in pieces, each sent before the next is asked for.
+Send each request once, on a connection that tells its progress.
 
 Each request has its own connection, unless connections are kept for many requests that follow each
 other closely: with TLS to a distant service, each new connection costs two round trips or more. A
@@ -26,10 +22,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import ssl
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import httpcore
 import httpx
@@ -41,22 +36,14 @@ from workflow_automation_provider.client.network import (
 )
 from workflow_automation_provider.client.protocol import Response
 
-# In bytes. A stop takes effect between two pieces: smaller ones cost system calls, larger ones
-# delay the stop.
-_PIECE = 256 * 1024
-
-# Seconds to wait for a response after the request was aborted: only one that has already arrived
-# counts.
-_EARLY_RESPONSE = 1.0
+if TYPE_CHECKING:
+    from workflow_automation_provider.client.send_progress import SendProgress
 
 # Seconds. The shortest time after which common servers and gateways hang up is 2 (gunicorn).
 _MAX_IDLE = 1.0
 
 RESPONSE_LIMIT = 1024 * 1024
 """In bytes. A valid response has two short fields; a longer one would only fill the memory."""
-
-# In bytes: longer than the status lines of a response and of those that announce it.
-_HEAD = 4096
 
 # At DEBUG level, httpcore logs the headers of responses, and errors that quote them. A service may
 # have put the key into one, and some of Airflow's executors print logs unmasked. A filter on a
@@ -68,111 +55,8 @@ _in_request = ContextVar("in_request", default=False)
 
 
 def _is_of_others(_: logging.LogRecord) -> bool:
+    """Return whether a log record is of a request that is not this provider's."""
     return not _in_request.get()
-
-
-class StoppedError(Exception):
-    """The client was stopped before the request was sent completely."""
-
-
-class SendProgress:
-    """
-    The progress of one request and its response.
-
-    A request counts as sent once its last byte was handed to the operating system: a server that
-    received fewer bytes than ``Content-Length`` announces has no complete JSON document to act on.
-
-    :param seconds: time for connecting (proxy and TLS included), for each send, and for the whole
-        response
-    :param stopped: returns whether nothing more may be sent
-    :param before_last_byte: called before the last byte of the request is handed to the operating
-        system
-    """
-
-    def __init__(
-        self,
-        seconds: float,
-        stopped: Callable[[], bool],
-        before_last_byte: Callable[[], None] | None = None,
-    ) -> None:
-        self.seconds = seconds
-        self.begun = False
-        """Whether any of the request's body may have been sent."""
-        self.whole = False
-        """Whether the last byte of the request may have been sent."""
-        self.has_read = False
-        """Whether anything was read since the request was sent: the deadline is the response's."""
-        self.head = b""
-        """The beginning of the response: its status, where the rest of it is not valid HTTP."""
-        self.may_keep = False
-        """Whether the connection may be used again."""
-        self._stopped = stopped
-        self._before_last_byte = before_last_byte
-        self._deadline = time.monotonic() + seconds
-
-    def check_stop(self) -> None:
-        """
-        Raise if nothing more may be sent.
-
-        :raises StoppedError: if the client was stopped
-        """
-        if self._stopped():
-            raise StoppedError
-
-    def time_left(self) -> float:
-        """
-        Return the seconds until the deadline: that of connecting, then that of the response.
-
-        :raises httpcore.TimeoutException: if it has passed
-        """
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise httpcore.ReadTimeout
-        return left
-
-    def start_response(self) -> None:
-        """Start the deadline of the whole response, at the first read after the request."""
-        if self.begun and not self.has_read:
-            seconds = self.seconds if self.whole else min(self.seconds, _EARLY_RESPONSE)
-            self.has_read = True
-            self._deadline = time.monotonic() + seconds
-
-    def take_back(self) -> None:
-        """Note that the service took nothing of the request, because TLS had not begun for it."""
-        self.begun = False
-        self.whole = False
-
-    def note_response(self, data: bytes) -> None:
-        """Keep the beginning of the response."""
-        if self.has_read:
-            self.head += data[: _HEAD - len(self.head)]
-
-    def pieces(self, content: Iterable[bytes]) -> Iterator[bytes]:
-        """
-        Yield the body of the request in pieces of one size, each to be sent before the next.
-
-        The last byte comes by itself: whatever ends its write, also an error of a signal handler,
-        it may have been sent.
-
-        :raises StoppedError: if the client was stopped before the last byte
-        """
-        self.begun = True
-        waiting = bytearray()
-        for chunk in content:
-            waiting += chunk
-            while len(waiting) > _PIECE:
-                self.check_stop()
-                yield bytes(waiting[:_PIECE])
-                del waiting[:_PIECE]
-
-        self.check_stop()
-        yield bytes(waiting[:-1])
-
-        self.check_stop()
-        if self._before_last_byte:
-            self._before_last_byte()
-        self.whole = True
-        yield bytes(waiting[-1:])
 
 
 class Transport(httpx.BaseTransport):
@@ -213,7 +97,7 @@ class Transport(httpx.BaseTransport):
     def connection(self, progress: SendProgress) -> Iterator[_Connection]:
         """Lend a connection for one request: an idle one, or a new one."""
         connection = self._take()
-        connection.progress = progress
+        connection.backend.progress = progress
         outer = _in_request.set(True)  # a file that is sent may be read by a request
         try:
             yield connection
@@ -222,8 +106,9 @@ class Transport(httpx.BaseTransport):
             self._give_back(connection)
 
     def _take(self) -> _Connection:
+        idle = self._idle or []
         try:
-            return (self._idle or []).pop()
+            return idle.pop()
         except IndexError:  # there is none, or another thread took it
             return _Connection(self._tls, self._proxy)
 
@@ -231,11 +116,12 @@ class Transport(httpx.BaseTransport):
         # httpcore has closed what must not be used again, and opens another connection in its
         # place. It also does so if something arrived while the connection was idle.
         idle = self._idle
-        if idle is None or not connection.progress.may_keep:
+        if idle is None or not connection.backend.progress.may_keep:
             connection.close()
-        else:
-            connection.has_responded = True
-            idle.append(connection)
+            return
+
+        connection.backend.has_responded = True
+        idle.append(connection)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """
@@ -247,30 +133,18 @@ class Transport(httpx.BaseTransport):
             sent: it belongs to another one
         """
         connection: _Connection = request.extensions["connection"]
-        progress = connection.progress
-        response = self._send(connection, request)
+        progress = connection.backend.progress
+        answer = self._send(connection, request)
         if not progress.has_read:
             raise httpcore.RemoteProtocolError("the response arrived before the request was sent")
 
-        body = bytearray()
-        error: Exception | None = None
-        try:
-            for chunk in response.iter_stream():
-                body += chunk
-                if len(body) > RESPONSE_LIMIT:
-                    raise httpcore.ReadError(f"the limit is {RESPONSE_LIMIT // 1024} KiB")
-            response.close()
-        except Exception as failure:
-            error = failure
-
-        headers = httpx.Headers(response.headers)
-        is_early = not progress.whole
-        found = Response(response.status, headers, bytes(body), error, early=is_early)
-        return httpx.Response(response.status, extensions={"response": found})
+        response = _read(answer, is_early=not progress.whole)
+        return httpx.Response(response.status, extensions={"response": response})
 
     def _send(self, connection: _Connection, request: httpx.Request) -> httpcore.Response:
         """Send a request, and return its response, of which the body is still to be read."""
-        content = connection.progress.pieces(cast("httpx.SyncByteStream", request.stream))
+        progress = connection.backend.progress
+        content = progress.writes(cast("httpx.SyncByteStream", request.stream))
         sent = httpcore.Request(
             request.method,
             _core_url(request.url),
@@ -281,41 +155,68 @@ class Transport(httpx.BaseTransport):
         try:
             return connection.pool.handle_request(sent)
         except (httpcore.NetworkError, httpcore.RemoteProtocolError):
-            if connection.has_responded:
+            if connection.backend.has_responded:
                 self._has_lost_one = True
                 self.close()
             raise
 
 
-class _Connection(httpcore.NetworkBackend):
-    """A pool of one connection at most, for one request at a time, which it opens itself."""
+def _read(answer: httpcore.Response, *, is_early: bool) -> Response:
+    """Read a response, up to a limit; what ends it before its end becomes its error."""
+    body = bytearray()
+    error: Exception | None = None
+    try:
+        for chunk in answer.iter_stream():
+            body += chunk
+            if len(body) > RESPONSE_LIMIT:
+                raise httpcore.ReadError(f"the limit is {RESPONSE_LIMIT // 1024} KiB")
+        answer.close()
+    except Exception as failure:
+        error = failure
+
+    headers = httpx.Headers(answer.headers)
+    return Response(answer.status, headers, bytes(body), error, early=is_early)
+
+
+class _Connection:
+    """A connection that is opened when it is needed, for one request at a time."""
+
+    def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
+        self.backend = _Backend()
+        self.pool = _pool(self.backend, tls, proxy)
+
+    def close(self) -> None:
+        stream = self.backend.stream
+        if stream is not None:
+            stream.close()
+
+
+class _Backend(httpcore.NetworkBackend):
+    """Opens the streams of one connection: first one, and another if the pool has closed it."""
 
     progress: SendProgress
     """The progress of the request that uses the connection at present."""
 
-    def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
-        self.pool = _pool(self, tls, proxy)
+    def __init__(self) -> None:
+        self.stream: _Stream | None = None
+        """The stream that was opened last."""
         self.has_responded = False
-        """Whether the connection, as it is open at present, has responded to an earlier request."""
-        self._stream: _Stream | None = None
+        """Whether an earlier request has got its response on this stream."""
 
     def connect_tcp(self, *where: Any, **options: Any) -> httpcore.NetworkStream:
         self.progress.check_stop()
         self.has_responded = False
         options["timeout"] = self.progress.time_left()
-        self._stream = _Stream(self, httpcore.SyncBackend().connect_tcp(*where, **options))
-        return self._stream
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
+        stream = httpcore.SyncBackend().connect_tcp(*where, **options)
+        self.stream = _Stream(self, stream)
+        return self.stream
 
 
 class _Stream(httpcore.NetworkStream):
-    """What is sent and read on a connection, within the deadline of its request."""
+    """Sends and reads within the deadline of the request that uses the connection."""
 
-    def __init__(self, connection: _Connection, stream: httpcore.NetworkStream) -> None:
-        self._connection = connection
+    def __init__(self, backend: _Backend, stream: httpcore.NetworkStream) -> None:
+        self._backend = backend
         self._stream = stream
         # Whether anything was read since the connection, or TLS on it, was opened.
         self._has_read = False
@@ -326,14 +227,14 @@ class _Stream(httpcore.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore.NetworkStream:
-        progress = self._connection.progress
+        progress = self._backend.progress
         progress.check_stop()
         self._stream = self._stream.start_tls(ssl_context, server_hostname, progress.time_left())
         self._has_read = False
         return self
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        progress = self._connection.progress
+        progress = self._backend.progress
         progress.start_response()
         try:
             read = self._stream.read(max_bytes, progress.time_left())
@@ -349,7 +250,7 @@ class _Stream(httpcore.NetworkStream):
         return read
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        progress = self._connection.progress
+        progress = self._backend.progress
         if not progress.begun:
             progress.check_stop()
 
@@ -370,7 +271,11 @@ class _Stream(httpcore.NetworkStream):
 
 
 def _usable(proxy: Proxy, tls: ssl.SSLContext) -> httpx.Proxy:
-    """Return a proxy after a trial: its faults show now, not at the first request."""
+    """
+    Return a proxy after a trial, so that it fails now, not at the first request.
+
+    :raises InvalidRequestError: if it cannot be used
+    """
     try:
         usable = httpx.Proxy(proxy.url)
         _Connection(tls, usable)

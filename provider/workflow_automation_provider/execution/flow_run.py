@@ -20,7 +20,7 @@ from airflow.configuration import conf
 from airflow.sdk.log import mask_secret
 
 from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
-from workflow_automation_provider.client.settings import CALLBACK_EXAMPLE
+from workflow_automation_provider.client.setting_kinds import CALLBACK_EXAMPLE
 from workflow_automation_provider.exceptions import (
     ConnectionUnusableError,
     InvalidRequestError,

@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from workflow_automation_provider.client.checks import FileFormat, identifier, one_line
 from workflow_automation_provider.client.files import Element, File, version_of
@@ -212,7 +212,7 @@ class Uploader:
 
         def send() -> str:
             progress.done = confirmed
-            return cast("str", self.hook.get_conn().send(request, sent=progress.sent))
+            return self.hook.get_conn().upload(request, sent=progress.sent)
 
         return self.retrier.send(send, retry_unknown=True)
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 __all__ = ["WorkflowAutomationHook"]
 
 _WARN_BEFORE_EXPIRY = timedelta(days=14)
+
+# What comes before the token in the URL that a waiting task gives to its run. Only the try that
+# made the token knows it, but the service may return it to any request. The path is that of
+# execution/callbacks/report.py, which nothing here may import: a test compares them.
+_CALLBACK_URL = "/workflow-automation/callback?token="
 
 # What Rich, with which Airflow's CLI prints the result of a connection test, takes for markup and
 # leaves out: such as the code of an error.
@@ -89,11 +94,13 @@ class WorkflowAutomationHook(BaseHook):
         """
         if self._client is None:
             with self._locating():
-                self._client = FlowClient(
-                    _base_url(self.connection),
+                client = FlowClient(
+                    _service_url(self.connection),
                     api_key=self.connection.password,
                     **vars(self.extra),
                 )
+            client.redact_around(_CALLBACK_URL)
+            self._client = client
         if self._stopped:
             self._client.stop()
         return self._client
@@ -129,7 +136,7 @@ class WorkflowAutomationHook(BaseHook):
             :mod:`workflow_automation_provider.exceptions`
         """
         with self._locating(flow_id):
-            run = cast("Run", self.get_conn().send(self.prepare_trigger(inputs, flow_id)))
+            run = self.get_conn().trigger(self.prepare_trigger(inputs, flow_id))
         collect(self, run.flow_id)
         return run
 
@@ -172,9 +179,9 @@ class WorkflowAutomationHook(BaseHook):
             elements = resolve(files)
             (request,) = self.prepare_uploads(run_id, elements, flow_id)
             warn_of_repeated_names([request], self.extra.file_format, self.log)
-            response = self.get_conn().send(request)
+            response = self.get_conn().upload(request)
         collect(self, request.flow_id, read=elements)
-        return cast("str", response)
+        return response
 
     def prepare_uploads(
         self,
@@ -276,9 +283,9 @@ class WorkflowAutomationHook(BaseHook):
             )
 
 
-def _base_url(connection: Connection) -> str:
+def _service_url(connection: Connection) -> str:
     """
-    Return the base URL.
+    Return the base URL of the service.
 
     It is the host, which a URI splits into host, port and schema (``…://:KEY@host:8443/api``).
     """

@@ -54,13 +54,13 @@ def client_of(server, **options):
 def trigger_flow(client, inputs, flow_id=None, **options):
     """Send a trigger request, and return its outcome."""
     request = client.checked(protocol.trigger_request(client.base_url, inputs, flow_id))
-    return outcome_of(lambda: client.send(request, **options))
+    return outcome_of(lambda: client.trigger(request, **options))
 
 
 def upload_files(client, run_id, files, flow_id, *, file_format=None, **options):
     """Send an upload request, and return its outcome."""
     (request,) = client.upload_requests(run_id, files, flow_id, file_format=file_format)
-    return outcome_of(lambda: client.send(request, **options))
+    return outcome_of(lambda: client.upload(request, **options))
 
 
 def check(outcome, kind, *words, **facts):

@@ -20,6 +20,8 @@ from workflow_automation_provider.testing import LocalService
 
 from .conftest import KEY, check, client_of, trigger_flow
 
+RESULTS = "workflow_automation_provider.client.responses.results"
+
 
 def test_request_is_what_the_interface_shows(answering, attempt):
     server = answering(b'{"run_id": "7"}')
@@ -149,11 +151,11 @@ def test_callback_that_fails(service, client):
         raise ValueError("no display")
 
     with pytest.raises(NotSentError, match="ValueError: no display"):
-        client.send(request, sent=sent)
+        client.upload(request, sent=sent)
     assert service.uploads == []
 
 
 def test_response_that_cannot_be_read_leaves_a_doubt(client, trigger, monkeypatch):
     """Whatever is wrong with the client, the request was sent."""
-    monkeypatch.setattr("workflow_automation_provider.client.responses.read", lambda *_: 1 / 0)
+    monkeypatch.setattr(f"{RESULTS}.read_run", lambda *_: 1 / 0)
     check(trigger.send(client), OutcomeUnknownError, "ZeroDivisionError")

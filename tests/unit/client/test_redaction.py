@@ -131,6 +131,17 @@ def test_another_secret_is_withheld_as_strictly_as_the_key():
         assert redactor.has_key(text)
 
 
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+def test_text_with_a_marker_is_withheld(form):
+    redactor = Redactor([], key=KEY)
+    redactor.add_marker("/callback?token=")
+    for one in (redactor, redactor.joined(Redactor([]))):
+        assert one.text(form("https://host/callback?token=hush")) == WITHHELD
+        assert one.has_key(form("https://host/callback?token=hush"))
+        assert one.text("no callback?tok") == "no callback?tok"
+    assert not Redactor([], key=KEY).reveals("https://host/callback?token=hush")
+
+
 # What a secret is ---------------------------------------------------------------------------------
 
 OF_USER = base64.b64encode(b"user:h\xfcsh:12345").decode()

@@ -20,7 +20,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.client import responses
 from workflow_automation_provider.client.files import upload_bodies
 from workflow_automation_provider.client.protocol import (
     Operation,
@@ -30,6 +29,8 @@ from workflow_automation_provider.client.protocol import (
     upload_request,
 )
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor
+from workflow_automation_provider.client.responses.results import read_run, read_upload
+from workflow_automation_provider.client.responses.retry_after import retry_after
 from workflow_automation_provider.exceptions import (
     BusyError,
     NotSentError,
@@ -66,7 +67,8 @@ REQUESTS = {
 
 def outcome_of(operation, response, *, key=KEY, secrets=()):
     redactor = Redactor(secrets, key=key)
-    return conftest.outcome_of(lambda: responses.read(response, REQUESTS[operation], redactor))
+    read = read_upload if operation is UPLOAD else read_run
+    return conftest.outcome_of(lambda: read(response, REQUESTS[operation], redactor))
 
 
 def run_of(body, *, operation=BY_PATH, **redacted):
@@ -205,14 +207,14 @@ EPOCH = int(NOW.timestamp())
 )
 def test_retry_after(value, seconds):
     """By the clock of the service: its own may be wrong, and ours too."""
-    assert responses.retry_after(value, DATE) == seconds
+    assert retry_after(value, DATE) == seconds
 
 
 @pytest.mark.parametrize("date", ["", "yesterday"])
 def test_retry_after_without_a_date_is_by_our_clock(date):
     later = datetime.now(UTC) + timedelta(seconds=60)
     for value in (format_datetime(later, usegmt=True), f"{later.timestamp()}"):
-        seconds = responses.retry_after(value, date)
+        seconds = retry_after(value, date)
         assert seconds is not None
         assert 50 < seconds <= 60
 
@@ -240,7 +242,7 @@ def test_any_retry_after_that_servers_send_is_waited_for(operation, status, afte
     st.sampled_from(["", DATE]) | st.text(),
 )
 def test_retry_after_never_fails(value, date):
-    seconds = responses.retry_after(value, date)
+    seconds = retry_after(value, date)
     assert seconds is None or 0 <= seconds <= timedelta(days=7).total_seconds()
 
 

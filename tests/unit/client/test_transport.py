@@ -12,7 +12,7 @@ import httpcore
 import pytest
 
 from workflow_automation_provider.client.protocol import Run
-from workflow_automation_provider.client.transport import SendProgress
+from workflow_automation_provider.client.send_progress import SendProgress
 from workflow_automation_provider.exceptions import (
     BusyError,
     NotSentError,
@@ -256,17 +256,17 @@ def test_response_that_does_not_come_after_the_request_was_broken_off_is_not_awa
     assert time.monotonic() - begun < 10
 
 
-def test_pieces_are_neither_small_nor_large():
+def test_writes_are_neither_small_nor_large():
     content = [*[b"small"] * 100_000, b"large" * 200_000]
-    pieces = [*SendProgress(1, lambda: False).pieces(content)]
-    assert b"".join(pieces) == b"".join(content)
-    assert {*map(len, pieces[:-2])} == {256 * 1024}
-    assert len(pieces[-1]) == 1
+    writes = [*SendProgress(1, lambda: False).writes(content)]
+    assert b"".join(writes) == b"".join(content)
+    assert {*map(len, writes[:-2])} == {256 * 1024}
+    assert len(writes[-1]) == 1
 
 
 @pytest.mark.parametrize("size", [1, 256 * 1024, 1_000_000])
 def test_the_last_byte_is_announced(service, client, sends, size):
-    """The inputs make a body of this size, in pieces of any size."""
+    """The inputs make a body of this size, in writes of any size."""
     announced = []
 
     def before_last_byte():

@@ -55,9 +55,9 @@ def body_of(elements, file_format=DEFAULT_FILE_FORMAT):
 
 def sent(elements, file_format=DEFAULT_FILE_FORMAT):
     body = body_of(elements, file_format)
-    data = b"".join(body.pieces())
+    data = b"".join(body.stream())
     assert len(data) == len(body)
-    assert b"".join(body.pieces()) == data, "a second reading differs"
+    assert b"".join(body.stream()) == data, "a second reading differs"
     document = json.loads(data)
     assert list(document) == ["flow_id", "run_id", "files"]
     assert (document["flow_id"], document["run_id"]) == ("flow", "run")
@@ -212,7 +212,7 @@ def test_source_that_cannot_be_read(service, client, started, error):
 # What is handed over ------------------------------------------------------------------------------
 
 
-def test_pieces_are_not_large(tmp_path):
+def test_parts_are_not_large(tmp_path):
     """A large file takes no more memory."""
     path = tmp_path / "large"
     with path.open("wb") as stream:
@@ -221,9 +221,9 @@ def test_pieces_are_not_large(tmp_path):
         [on_disk(path), *(in_memory(b"x" * 1000, str(number)) for number in range(1000))]
     )
     counted: list[int] = []
-    pieces = [*map(len, body.pieces(counted.append))]
-    assert max(pieces) < 1_000_000
-    assert counted == pieces
+    sizes = [*map(len, body.stream(counted.append))]
+    assert max(sizes) < 1_000_000
+    assert counted == sizes
     assert sum(counted) == len(body)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import ssl
@@ -18,8 +19,10 @@ from hypothesis import strategies as st
 
 from certificates import issue_certificate
 from raw_server import response
+from workflow_automation_provider.client.redaction import WITHHELD
 from workflow_automation_provider.client.settings import FIELDS, Settings
 from workflow_automation_provider.exceptions import BusyError, InvalidRequestError, NotSentError
+from workflow_automation_provider.execution.callbacks.report import PATH
 from workflow_automation_provider.testing import Key, LocalService
 
 # The base URL -------------------------------------------------------------------------------------
@@ -408,6 +411,19 @@ def test_certificates_of_the_environment_that_are_missing_are_named(connect, mon
 def test_password_of_the_environments_proxy_is_redacted(connect, monkeypatch):
     monkeypatch.setenv("HTTPS_PROXY", "http://u:hush-1234@proxy.example")
     assert "hush" not in connect().get_conn().redact("You are u:hush-1234")
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [str, lambda url: quote(url, safe=""), lambda url: base64.b64encode(url.encode()).decode()],
+)
+def test_callback_of_any_task_is_redacted(connect, encode):
+    """The service may return it to another task than the one that made its token."""
+    redactor = connect(password="some-key").get_conn().redactor
+    text = encode(f"https://airflow.example/team{PATH}?token=hush-1234")
+    assert redactor.text(f"inputs: {text}") == WITHHELD
+    assert redactor.has_key(text)
+    assert redactor.text(f"The workflow automation called back at {PATH}.") != WITHHELD
 
 
 @pytest.mark.parametrize(

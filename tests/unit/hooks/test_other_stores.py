@@ -154,5 +154,5 @@ def test_one_that_changed_is_noticed(store, hook, run_id, service, content):
     (request,) = hook.prepare_uploads(run_id, resolve(store.url), "demo-flow")
     store.put("a", content)
     with pytest.raises(FileUnavailableError, match=r"/p/a' changed"):
-        hook.get_conn().send(request)
+        hook.get_conn().upload(request)
     assert service.uploads == []

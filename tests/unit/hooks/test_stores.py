@@ -260,7 +260,7 @@ class TestVersions:
             hook.upload_files(run_id, [file], "demo-flow")
         requests = hook.prepare_uploads(run_id, files, "demo-flow")
         for request in requests:
-            hook.get_conn().send(request)
+            hook.get_conn().upload(request)
         assert len(service.uploads) == len(files) + 1
 
         unquoted.told = {"etag": "2"}

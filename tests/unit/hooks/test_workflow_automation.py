@@ -62,7 +62,7 @@ def test_stopped_hook_sends_nothing_for_good(hook, service, before):
     request = hook.prepare_trigger({})
     hook.stop()
     with pytest.raises(NotSentError, match="the task was ended"):
-        hook.get_conn().send(request)
+        hook.get_conn().trigger(request)
     with pytest.raises(NotSentError, match="the task was ended"):
         hook.upload_files("1001", {"x": 1}, "demo-flow")
     assert service.journal.requests() == []

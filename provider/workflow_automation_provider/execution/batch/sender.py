@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from workflow_automation_provider.client.protocol import with_inputs
 from workflow_automation_provider.exceptions import (
@@ -364,7 +364,7 @@ class BatchStarter:
             try:
                 if not self._goes_on:
                     raise NotSentError("The batch was stopped.")
-                return cast("Run", self.hook.get_conn().send(request))
+                return self.hook.get_conn().trigger(request)
             except (BusyError, NotSentError):
                 job.may_be_sent = False
                 raise

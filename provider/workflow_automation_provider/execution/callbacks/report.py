@@ -31,9 +31,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
 from workflow_automation_provider.client.json_values import storable_text, why_not_storable
-from workflow_automation_provider.client.redaction import CALLBACK_PATH, Redactor
+from workflow_automation_provider.client.redaction import Redactor
 
-PATH = CALLBACK_PATH
+PATH = "/workflow-automation/callback"
 """Path of the endpoint, below the base URL of Airflow's API server."""
 
 _WITHHELD = "(withheld: the token of the callback)"
@@ -186,8 +186,10 @@ def without_token(report: Report, token: str) -> Report:
 def _withheld(token: str, value: Any) -> Any:
     # The task would withhold the whole text that contains the URL.
     text = json.dumps(value).replace(f"{PATH}?token={token}", _WITHHELD).replace(token, _WITHHELD)
-    # The token may be in another form, such as base64.
-    return _WITHHELD if Redactor([], key=token).reveals(text) else json.loads(text)
+    # The token may be in another form, such as base64, or the URL may be that of another try.
+    redactor = Redactor([], key=token)
+    redactor.add_marker(f"{PATH}?token=")
+    return _WITHHELD if redactor.reveals(text) else json.loads(text)
 
 
 def _value(name: str, value: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import (
@@ -134,7 +134,7 @@ class StartSender:
         """Send the request, unless the task was ended, which has stopped its hook."""
         try:
             client = self._hook.get_conn()
-            return cast("Run", client.send(self._request, before_last_byte=self._hand_over))
+            return client.trigger(self._request, before_last_byte=self._hand_over)
         except WorkflowAutomationError as error:
             self._may_exist = error.accepted is not Accepted.NO
             raise

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from workflow_automation_provider.client.json_values import why_not_storable
 from workflow_automation_provider.execution.callbacks.report import (
     MAX_RUN_ID,
+    PATH,
     Ended,
     Running,
     Started,
@@ -197,6 +198,13 @@ def test_what_is_said_is_without_the_token(text, encode):
         assert token not in json.dumps(kept)
         assert encode(token) not in json.dumps(kept)
     assert without_token(Running("half", 0.5, "7"), token) == Running("half", 0.5, "7")
+
+
+def test_token_of_another_try_is_withheld():
+    other = f"https://airflow.example{PATH}?token={new_token(uuid4())}"
+    kept = without_token(Ended("success", {"inputs": other}, "done"), new_token(uuid4()))
+    assert other not in json.dumps(kept)
+    assert kept == Ended("success", "(withheld: the token of the callback)", "done")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,204 @@
+"""What the body of a response contains: JSON, a web page, or the service's own words."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import httpcore
+
+from workflow_automation_provider.client.responses.cause import describe
+from workflow_automation_provider.client.transport import RESPONSE_LIMIT
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.client.protocol import Response
+    from workflow_automation_provider.client.redaction import Redactor
+
+QUOTE_LIMIT = 500
+"""How much of the service's response an error quotes, in characters."""
+
+_WEB_PAGES = ("text/html", "application/xhtml+xml")
+
+# How a web page begins, after a byte order mark, a declaration and comments, as browsers recognize
+# one. Atomic groups, because each comment could otherwise end in many places.
+_HTML = re.compile(
+    rb"(?:\xef\xbb\xbf)?(?>\s++|<\?xml[^>]*+>|(?><!--.*?-->))*+"
+    rb"<(?:!doctype\s+html|html|head|title|meta|script|style|body|div|form|h1|p|table|a|br?)[\s>]",
+    re.IGNORECASE | re.DOTALL,
+)
+_SNIFFED = 1024
+
+_MARKUP = re.compile(r"<[a-z/!?]", re.IGNORECASE)
+
+# Formats of compressed bodies, as zlib numbers them: gzip or zlib, which their first bytes tell,
+# and the bare deflate that some servers send, which only the header tells.
+_GZIP_OR_ZLIB = 47
+_BARE_DEFLATE = -15
+
+
+# Compression --------------------------------------------------------------------------------------
+
+
+def decompressed(response: Response) -> Response:
+    """
+    Return a response with its body decompressed, if the body was compressed without being asked.
+
+    The body decides, for some services compress and do not declare it, and others declare it and do
+    not compress.
+    """
+    body = response.body
+    if response.error or _is_json(body):
+        return response
+
+    formats = [_GZIP_OR_ZLIB]
+    if "deflate" in content_coding(response):
+        formats.append(_BARE_DEFLATE)
+
+    for wbits in formats:
+        decoded = _decompress(body, wbits)
+        if decoded is None:
+            continue
+        if len(decoded) > RESPONSE_LIMIT:
+            limit = f"the limit is {RESPONSE_LIMIT // 1024} KiB"
+            return response._replace(error=httpcore.ReadError(limit))
+        return response._replace(body=decoded)
+    return response
+
+
+def _decompress(body: bytes, wbits: int) -> bytes | None:
+    """
+    Decompress a body, which may consist of several members.
+
+    :param wbits: the format, as zlib numbers it
+    :return: its content, up to one byte more than the limit; None if the body is not of this
+        format, or not complete
+    """
+    decoded = b""
+    while body.strip(b"\0"):
+        decoder = zlib.decompressobj(wbits)
+        try:
+            decoded += decoder.decompress(body, RESPONSE_LIMIT + 1 - len(decoded))
+        except zlib.error:
+            return None
+
+        if len(decoded) > RESPONSE_LIMIT:
+            break
+        if not decoder.eof:
+            return None
+        body = decoder.unused_data
+    return decoded
+
+
+def content_coding(response: Response) -> str:
+    """Return the ``Content-Encoding`` of a response in lower case, empty if it has none."""
+    return response.headers.get("content-encoding", "").strip().lower()
+
+
+# JSON ---------------------------------------------------------------------------------------------
+
+
+def parse_json(body: bytes) -> Any:
+    """
+    Parse JSON; an integer that is too long for Python stays text.
+
+    :raises ValueError: if it is not JSON
+    :raises RecursionError: if it is nested too deeply
+    """
+    return json.loads(body, parse_int=_integer)
+
+
+def _integer(digits: str) -> int | str:
+    try:
+        return int(digits)
+    except ValueError:
+        return digits
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        parse_json(body)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def is_whole_object(body: bytes) -> bool:
+    """Return whether a body is an object to its closing brace, also if more was announced."""
+    try:
+        return isinstance(parse_json(body), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def may_name_a_run(response: Response) -> bool:
+    """Return whether a response that cannot be used may nevertheless be that of a run."""
+    if is_web_page(response):
+        return False
+    if response.error:
+        return True
+
+    try:
+        document = parse_json(response.body)
+    except (ValueError, RecursionError):
+        return b"run_id" in response.body
+    return isinstance(document, dict) and document.get("run_id") is not None
+
+
+# Other formats ------------------------------------------------------------------------------------
+
+
+def is_web_page(response: Response) -> bool:
+    """Return whether a response is a web page, such as of a login, whatever its media type says."""
+    if _media_type(response) in _WEB_PAGES:
+        return bool(response.body.strip() or response.error)
+    return _HTML.match(response.body[:_SNIFFED]) is not None
+
+
+def _media_type(response: Response) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+# The service's own words --------------------------------------------------------------------------
+
+
+def own_words(response: Response, redact: Redactor) -> str:
+    """
+    Return the service's own words, or in parentheses why they are not shown.
+
+    Only JSON and plain text are shown: in another format, such as HTML, a secret could be written
+    in a way that is not searched for. Of a JSON string, its content is shown.
+    """
+    if not response.body.strip():
+        return ""
+    if response.error:  # the redactor would not find a part of a secret
+        return f"(not shown: {cut_off(response, response.error, redact)})"
+
+    text = response.body.decode(errors="replace")
+    kind = _media_type(response)
+    is_text = "\ufffd" not in text and (kind in ("", "text/plain") or kind.endswith("json"))
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+        is_text = is_text and not _MARKUP.search(text)
+
+    if not is_text:
+        return "(not shown: it is neither JSON nor plain text)"
+    if isinstance(document, str):
+        return redact.text(document)
+    return redact.text(text.strip())
+
+
+def quote(response: Response, redact: Redactor) -> str:
+    """Return the service's own words in one line, shortened."""
+    words = own_words(response, redact)
+    printable = "".join(sign if sign.isprintable() else " " for sign in words)
+    line = " ".join(printable.split())
+    return line if len(line) <= QUOTE_LIMIT else f"{line[:QUOTE_LIMIT]}…"
+
+
+def cut_off(response: Response, error: Exception, redact: Redactor) -> str:
+    """Return that a response was cut off, and why."""
+    return f"it was cut off after {len(response.body)} bytes: {describe(error, redact)}"

@@ -1,0 +1,78 @@
+"""Why a connection failed, or a response ended early, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httpcore
+
+from workflow_automation_provider.client.network import is_refusal_of_client, rejects_form
+from workflow_automation_provider.client.send_progress import SendProgress, StoppedError
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.client.redaction import Redactor
+
+_TOO_LARGE = "The request may be too large for the service."
+_CLIENT_CERT = (
+    "Check the connection's client_cert: the service requires a certificate, and got none, or one "
+    "that it rejects."
+)
+_FORM_OF_CERTIFICATE = (
+    "From Python 3.13, a certificate must have the form that RFC 5280 requires. Set the "
+    "connection's ca_bundle to the authority's file: the form is then not checked, all else is. "
+    "Or have the certificate issued again."
+)
+_CA_BUNDLE = (
+    "Check the connection's CA bundle, and that the base URL has the host name that the "
+    "certificate is for."
+)
+_NO_TLS = (
+    "Check the connection's base URL: it must begin with http:// if the service does not use TLS."
+)
+
+
+def describe(error: Exception, redact: Redactor) -> str:
+    """Return what happened, without secrets."""
+    if isinstance(error, StoppedError):
+        return "the task was ended"
+    if isinstance(error, httpcore.TimeoutException):
+        return "it took longer than the connection's timeout"
+
+    # h11 quotes an invalid header in its errors, and the service may have put the key into one.
+    text = redact.text(str(error)).strip().removesuffix(".")
+    if _is_of_network(error):
+        return text or "the connection failed"
+
+    kind = type(error).__name__
+    return f"{kind}: {text}" if text else kind
+
+
+def hint_for(error: Exception, progress: SendProgress, via: str) -> str:
+    """
+    Return what to do about a request that was not sent, empty if there is nothing to do.
+
+    :param via: the proxy that was used, empty if there was none
+    """
+    if progress.begun or isinstance(error, StoppedError):
+        is_cut_off = _is_of_network(error) and not progress.whole
+        return _TOO_LARGE if is_cut_off else ""
+    if is_refusal_of_client(error):
+        return _CLIENT_CERT
+    if rejects_form(error):
+        return _FORM_OF_CERTIFICATE
+
+    text = str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return _CA_BUNDLE
+    if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
+        return _NO_TLS
+    if via:
+        return (
+            "Check that the service is up, the proxy, and the connection's base URL. "
+            "If the service is reached without a proxy, set the connection's proxy to none."
+        )
+    return "Check that the service is up, and the connection's base URL."
+
+
+def _is_of_network(error: Exception) -> bool:
+    return type(error).__module__.startswith("httpcore")
