@@ -16,8 +16,8 @@ import pytest
 
 from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import FileUnavailableError, NotSentError
+from workflow_automation_provider.hooks.reading import _BLOCK
 from workflow_automation_provider.hooks.sources import resolve
-from workflow_automation_provider.hooks.stores import _BLOCK
 
 from ..starts import interrupted
 from .conftest import sent, sha256

@@ -37,15 +37,9 @@ from workflow_automation_provider.client.files import reason
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.redaction import shown, without_credentials
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.hooks.stores import (
-    as_url,
-    bucket_of,
-    check_writable,
-    in_time,
-    pieces,
-    stored_at,
-    write_whole,
-)
+from workflow_automation_provider.hooks.reading import pieces
+from workflow_automation_provider.hooks.stores import as_url, bucket_of, in_time, stored_at
+from workflow_automation_provider.hooks.writing import check_writable, write_whole
 
 Batch = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | ObjectStoragePath
 """``inputs`` objects; or the path or URL of a JSON Lines file with one of them in each line."""
