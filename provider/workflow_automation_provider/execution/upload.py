@@ -312,7 +312,7 @@ def _digest(target: list[Any], requests: Sequence[Request]) -> str:
 
 
 def _identity_of(element: File | bytes) -> bytes:
-    """Return what tells a file from others and from an earlier version; a mapping as JSON."""
+    """Return what identifies a file and its version; of a mapping, its JSON."""
     if not isinstance(element, File):
         return element
     # Not the media type that is guessed: it differs between machines.

@@ -27,7 +27,7 @@ from workflow_automation_provider.hooks.paths import Glob, Rest, has_wildcard, n
 # Seconds until a change to a file is visible in its timestamps.
 _SETTLED = 0.25
 
-# What says that a path does not exist.
+# The errors for a path that does not exist.
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
@@ -151,7 +151,7 @@ def _matches(glob: Glob) -> Iterator[str]:
 
 
 class _Search:
-    """A search for what a glob names. However links lead to a folder, it is searched once."""
+    """A search for what a glob names. A folder to which several links lead is searched once."""
 
     def __init__(self, glob: Glob) -> None:
         self._glob = glob
@@ -196,7 +196,7 @@ def _entries(folder: str, parts: set[str]) -> list[_Entry]:
     """
     entries: dict[str, _Entry] = {}
     if any(has_wildcard(part) for part in parts):
-        # Scanning tells folders and links without a look at each.
+        # A scan knows which are folders or links, without a call for each.
         with _nothing_if_absent(), os.scandir(folder or ".") as scanned:
             for found in scanned:
                 is_link = found.is_symlink()

@@ -90,17 +90,17 @@ class Store:
         self._free = asyncio.Semaphore(AT_ONCE)
 
         fs.invalidate_cache()  # a listing cached by an earlier task may be out of date
-        is_connected = not self.is_s3 or fs._s3 is not None
-        if not is_connected:  # as many as never have to be waited for
+        if self.is_s3 and fs._s3 is None:  # not connected yet
+            # As many as never have to be waited for.
             fs.config_kwargs.setdefault("max_pool_connections", 2 * AT_ONCE)
 
     def find(self, path: str) -> list[Found]:
         """Return what a glob names, by key."""
-        glob = Glob.of_keys(path)
-        infos = self._list(glob)
+        listing = Glob.of_keys(path)
+        infos = self._list(listing)
         if path in infos:  # a key may look like a glob
-            return [self._found(path, None, glob, infos[path])]
-        return self._matching(glob, infos, listing=glob)
+            return [self._found(path, None, listing, infos[path])]
+        return self._matching(listing, infos, listing=listing)
 
     def find_below(self, path: str) -> list[Found]:
         """Return what is below a prefix, in which there may be wildcards, by key."""
@@ -108,8 +108,8 @@ class Store:
         infos = self._list(listing)
         literal = Glob.of_prefix(path)
         if any(key.startswith(literal.root) for key in infos):  # a folder may look like a glob
-            return self._matching(literal, infos, listing)
-        return self._matching(listing, infos, listing)
+            return self._matching(literal, infos, listing=listing)
+        return self._matching(listing, infos, listing=listing)
 
     def look_up(self, key: str) -> Callable[[], Info]:
         """Begin to look up an object, and return a function that waits for the result."""
@@ -149,7 +149,11 @@ class Store:
                 raise changed(file, "changed")
 
     def _matching(self, glob: Glob, infos: dict[str, Info], listing: Glob) -> list[Found]:
-        """Return those of a listing that match a glob, and take all of them out of it."""
+        """
+        Return the objects of a listing that match a glob.
+
+        :param infos: what was listed; emptied, because it may be much
+        """
         found = []
         for key in sorted(infos):
             info = infos.pop(key)
@@ -194,7 +198,7 @@ def fingerprint_of(info: Info) -> tuple[object, ...]:
 
 
 def version_of(info: Info) -> tuple[str, Any]:
-    """Return the name of the field that tells versions of an object apart, and its value."""
+    """Return the name of the field that identifies the version of an object, and its value."""
     for field in _VERSIONS:
         if info.get(field):
             return field, info[field]

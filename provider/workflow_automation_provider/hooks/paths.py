@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from workflow_automation_provider.exceptions import InvalidRequestError
@@ -45,7 +45,7 @@ class Glob:
     It is matched name by name: with :meth:`after` while folders are searched, with :meth:`matches`
     where a whole path is known.
 
-    :param root: what precedes the name with the first wildcard, with the slash at its end
+    :param root: the path before the name with the first wildcard, with the slash at its end
     :param parts: the names below it; ``**`` stands for any number of folders, at the end for
         everything in them
     :param matches_hidden: whether a wildcard matches the dot at the beginning of a name
@@ -91,26 +91,19 @@ class Glob:
 
     def start(self) -> frozenset[Rest]:
         """Return what is to be matched below the root."""
-        return frozenset(_with_no_folder(self.parts))
+        return frozenset(_alternatives(self.parts))
 
     def after(self, rests: Iterable[Rest], name: str, *, is_link: bool = False) -> frozenset[Rest]:
         """
         Return what is still to be matched after a name.
 
-        :param rests: what was to be matched before it; of several, any
+        :param rests: what was to be matched before it, one of them
         :param is_link: whether the name is that of a link, which ``**`` does not go through
         """
         left: set[Rest] = set()
         for rest in rests:
-            if not rest or not self._matches_name(rest[0], name):
-                continue
-            if rest[0] != "**":
-                left.update(_with_no_folder(rest[1:]))
-                continue
-            if not is_link:
-                left.update(_with_no_folder(rest))
-            if len(rest) == 1:
-                left.add(())
+            if rest and self._matches_name(rest[0], name):
+                left.update(_after_first(rest, is_link=is_link))
         return frozenset(left)
 
     def matches(self, path: str) -> bool:
@@ -137,8 +130,20 @@ def _split(text: str) -> tuple[str, list[str]]:
     return root, text[len(root) :].split("/")
 
 
-def _with_no_folder(rest: Rest) -> Iterable[Rest]:
-    """Yield what is to be matched, also if each ``**`` that comes next stands for no folder."""
+def _after_first(rest: Rest, *, is_link: bool) -> Iterator[Rest]:
+    """Yield what is still to be matched after the first part has matched a name."""
+    if rest[0] != "**":
+        yield from _alternatives(rest[1:])
+        return
+
+    if len(rest) == 1:
+        yield ()
+    if not is_link:
+        yield from _alternatives(rest)
+
+
+def _alternatives(rest: Rest) -> Iterator[Rest]:
+    """Yield what is to be matched, and what is where ``**`` at its beginning is no folder."""
     yield rest
     while len(rest) > 1 and rest[0] == "**":
         rest = rest[1:]

@@ -163,7 +163,7 @@ def _settled(store: Store, key: str, info: Info) -> Info:
 
 
 def _seconds_to_settle(info: Info) -> float:
-    """Return the seconds until a change shows, where only a time tells versions apart."""
+    """Return the seconds until a change shows, where a time alone identifies the version."""
     _, changed_at = version_of(info)
     if isinstance(changed_at, datetime):
         changed_at = changed_at.timestamp()

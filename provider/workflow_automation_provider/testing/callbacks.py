@@ -3,7 +3,7 @@ Callbacks that a test can script: what a flow does as its last step, where a tas
 
 ``callbacks.add(…)`` queues a callback; docs/testing.md has its options. A run takes the first in
 the queue that matches it; without one, it never calls back. With the fixture
-``workflow_automation_callback_base_url``, it then says that it failed, and the test fails.
+``workflow_automation_callback_base_url``, it then reports that it failed, and the test fails.
 
 With ``started``, a run works once its first step gets 200: :meth:`.Journal.worked` has it. It stops
 at a 404, or if all attempts of its first step fail.
@@ -63,7 +63,7 @@ _Result = Annotated[Any, AfterValidator(_result)]
 class FurtherCall(TypedDict, total=False):
     """A further call of the same run; what it leaves out is as in the first."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # how pydantic is told
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # of pydantic
 
     status: Literal["success", "failed"]
     result: _Result
@@ -73,10 +73,10 @@ class FurtherCall(TypedDict, total=False):
     token: str | None
 
 
-class Word(TypedDict, total=False):
-    """What a run says on its way, and how long after the previous call."""
+class ProgressCall(TypedDict, total=False):
+    """A call by which a run reports its progress, and how long after the previous call."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # how pydantic is told
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # of pydantic
 
     progress: _Json
     message: _Json
@@ -98,7 +98,7 @@ class Callback:
     then: Sequence[FurtherCall] = ()
     started: Seconds | None = None
     claims: Count = 1
-    running: Sequence[Word] = ()
+    running: Sequence[ProgressCall] = ()
     obeys: bool = True
     names_run: bool = True
     body: _Json = None
@@ -147,17 +147,17 @@ class Callback:
         again = {**first, "delay": 0}
         return [first] + [again] * (self.claims - 1)
 
-    def words(self, run: Run) -> list[dict[str, Any]]:
-        """Return the calls of one run that say how far it is, in order."""
+    def progress_calls(self, run: Run) -> list[dict[str, Any]]:
+        """Return the calls of one run that report its progress, in order."""
         calls = []
-        for word in self.running:
-            body = {"status": "running", **word, **self._named(run)}
+        for call in self.running:
+            body = {"status": "running", **call, **self._named(run)}
             delay = body.pop("delay", 0)
             calls.append({"delay": delay, "body": body, "token": self.token})
         return calls
 
     def ends(self) -> list[dict[str, Any]]:
-        """Return the calls of one run that say how it ended, in order."""
+        """Return the calls of one run that report its end, in order."""
         if self.status is None:
             return []
         names = ("status", "result", "message", "body", "delay", "token")

@@ -110,7 +110,7 @@ def test_sources_that_name_no_file(folder, files, kind, words):
         resolve(files(folder) if callable(files) else files)
 
 
-def test_what_a_file_is_told_as(folder):
+def test_name_size_and_media_type(folder):
     names = [
         "sub/d.csv",
         "no_ending",

@@ -106,7 +106,7 @@ class CallbackSender:
                 return
         if callback.started is not None:
             self._state.add(Work(run.run_id, run.flow_id, run.inputs, now()))
-        for call in callback.words(run):
+        for call in callback.progress_calls(run):
             if await self._send(callback, call, run, url) == 404 and callback.obeys:
                 return
         for call in callback.ends():
