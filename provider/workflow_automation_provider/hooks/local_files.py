@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -144,40 +144,36 @@ def _fingerprint(path: str) -> object:
 def _matches(glob: Glob) -> Iterator[str]:
     """Yield what a glob names; without folders if it has ``**``: any other folder is an error."""
     is_deep = "**" in glob.parts
-    for path in _Search(glob).matches(glob.root, glob.start()):
+    for path in _search(glob):
         if is_deep and os.path.isdir(path):
             continue
         yield path
 
 
-class _Search:
-    """A search for what a glob names. A folder to which several links lead is searched once."""
+def _search(glob: Glob) -> Iterator[str]:
+    """
+    Yield the files and folders that a glob names.
 
-    def __init__(self, glob: Glob) -> None:
-        self._glob = glob
-        self._searched: defaultdict[str, set[Rest]] = defaultdict(set)
+    A folder to which several paths lead is searched once, by the one with the fewest names.
 
-    def matches(self, folder: str, rests: frozenset[Rest]) -> Iterator[str]:
-        """
-        Yield what matches in a folder and below it.
-
-        :param folder: with the slash at its end; empty for the current directory
-        :param rests: what is to be matched in it
-        :raises OSError: if a folder cannot be listed
-        """
-        searched = self._searched[os.path.realpath(folder)]
-        rests = rests - searched - {()}
-        if not rests:
-            return
-        searched |= rests
+    :raises OSError: if a folder cannot be listed
+    """
+    searched: defaultdict[str, set[Rest]] = defaultdict(set)
+    waiting = deque([(glob.root, glob.start())])
+    while waiting:
+        folder, rests = waiting.popleft()
+        searched_here = searched[os.path.realpath(folder)]
+        rests -= searched_here
+        searched_here |= rests
 
         for entry in _entries(folder, {rest[0] for rest in rests}):
-            left = self._glob.after(rests, entry.name, is_link=entry.is_link)
             path = f"{folder}{entry.name}"
+            left = glob.after(rests, entry.name, is_link=entry.is_link)
             if () in left:
                 yield path
-            if entry.may_be_folder:
-                yield from self.matches(f"{path}/", left)
+            left -= {()}
+            if left and entry.may_be_folder:
+                waiting.append((f"{path}/", left))
 
 
 class _Entry(NamedTuple):
