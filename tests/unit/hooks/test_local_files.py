@@ -183,6 +183,12 @@ def test_a_local_glob_names_each_file_that_pythons_does_once(files, links, patte
             assert sorted(found) == sorted(expected)
 
 
+def test_of_two_paths_to_a_file_the_one_with_the_fewest_names_counts(tmp_path):
+    write(tmp_path, {"a/y.csv", "z/x.csv"}, {"a/link": "z"})
+    (file,) = resolved(f"{tmp_path}/**/*/x.csv")
+    assert file.path == "z/x.csv"
+
+
 @pytest.mark.parametrize(("pattern", "code"), [("*/*.csv", errno.EACCES), ("**", errno.EIO)])
 def test_a_local_folder_that_cannot_be_listed(tmp_path, monkeypatch, pattern, code):
     for name in ("a", "b", "c"):
