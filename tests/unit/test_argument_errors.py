@@ -237,6 +237,7 @@ def batches(folder: Path) -> Iterator[object]:
         "{{ ds }}",
     )
     yield from ("~/batch", f"file://{folder}", f"{path}/more", f"{folder}/missing", str(folder))
+    yield f"{folder}/*.csv"
 
 
 def connections() -> Iterator[dict[str, Any]]:

@@ -139,7 +139,7 @@ class TestSFTP:
 
         execute = request.getfixturevalue(task)
         (sftp.folder / "a.jsonl").write_bytes(b"{}\n")
-        monkeypatch.setattr(stores, "_TIMEOUT", 0.5)
+        monkeypatch.setattr(stores, "TIMEOUT", 0.5)
         monkeypatch.setattr(asyncssh.SFTPServer, step, hang)
         with pytest.raises(FileUnavailableError, match="TimeoutError"):
             execute(sftp.url("a.jsonl"))
@@ -157,7 +157,7 @@ class TestSFTP:
         async def hang(*_):
             await asyncio.sleep(3600)
 
-        monkeypatch.setattr(stores, "_TIMEOUT", 0.5)
+        monkeypatch.setattr(stores, "TIMEOUT", 0.5)
         monkeypatch.setattr(asyncssh.SFTPServer, step, hang)
         before = {*threading.enumerate()}
         with pytest.raises(FileUnavailableError, match="has not answered"):

@@ -2,8 +2,9 @@
 Upload the files for a run, and record how many requests were confirmed.
 
 Each file is resolved and measured only once. The record is one entry: a digest of the requests, and
-how many of them the service confirmed. A retry with the same digest continues after these; with
-another one, it sends all files. An upload may repeat requests, so nothing else needs to be certain.
+how many of them the service has confirmed. A retry with the same digest continues after these; with
+another one, it sends all files. More need not be certain, because requests of an upload may be
+repeated.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from workflow_automation_provider.client.checks import FileFormat, identifier, one_line
@@ -39,9 +39,11 @@ UPLOAD_KEY = "workflow_automation_upload"
 # Characters that are kept of the response to an upload, a short text: it becomes an XCom.
 _KEPT_RESPONSE = 2000
 
-# How many names of a request and requests of a result are kept, so that a person can read them, and
-# how many names are logged.
-_KEPT_NAMES, _KEPT_REQUESTS, _LOGGED_NAMES = 20, 20, 10
+# How much of an upload a result has, so that a person can read it.
+_KEPT_NAMES = 20
+_KEPT_REQUESTS = 20
+
+_LOGGED_NAMES = 10
 
 # Seconds between two lines of progress.
 _INTERVAL = 15.0
@@ -77,7 +79,6 @@ class UploadResult(TypedDict):
     """The first 20 requests."""
 
 
-@dataclass(eq=False, repr=False)
 class Uploader:
     """
     Send the requests that no earlier try sent.
@@ -95,21 +96,32 @@ class Uploader:
     :raises InvalidRequestError: if this try of the task has another upload
     """
 
-    context: Context
-    hook: WorkflowAutomationHook
-    retrier: SendRetrier
-    files: FileSource | Iterable[FileSource]
-    of_own_run: bool = False
-    file_format: FileFormat | None = None
-    files_per_request: int | None = None
-    max_request_bytes: int | None = None
-    elements: Sequence[Element] = field(default=(), init=False)
-    """The files, for lineage: those of earlier tries as well."""
+    def __init__(
+        self,
+        context: Context,
+        hook: WorkflowAutomationHook,
+        retrier: SendRetrier,
+        files: FileSource | Iterable[FileSource],
+        *,
+        of_own_run: bool = False,
+        file_format: FileFormat | None = None,
+        files_per_request: int | None = None,
+        max_request_bytes: int | None = None,
+    ) -> None:
+        self.elements: Sequence[Element] = ()
+        """The files, for lineage: those of earlier tries as well."""
+        self._context = context
+        self._hook = hook
+        self._retrier = retrier
+        self._log = retrier.log
+        self._files = files
+        self._of_own_run = of_own_run
+        self._file_format = file_format
+        self._files_per_request = files_per_request
+        self._max_request_bytes = max_request_bytes
 
-    def __post_init__(self) -> None:
-        self._record = TaskRecord(self.context)
+        self._record = TaskRecord(context)
         self._record.use()
-        self._log = self.retrier.log
 
     def prepare(self, flow_id: str | None) -> None:
         """
@@ -118,7 +130,7 @@ class Uploader:
         :param flow_id: the flow, None for the connection's
         :raises WorkflowAutomationError: if they could not be uploaded
         """
-        self.elements = resolve(self.files)
+        self.elements = resolve(self._files)
         self._requests("0", flow_id)  # in place of the run
 
     def is_complete(self, run_id: str) -> bool:
@@ -139,82 +151,104 @@ class Uploader:
         try:
             return self._upload(identifier("run_id", run_id), flow_id)
         except WorkflowAutomationError as error:
-            told = error.with_facts(flow_id=error.flow_id or flow_id, run_id=str(run_id))
-            raise told from error.__cause__
+            located = error.with_facts(flow_id=error.flow_id or flow_id, run_id=str(run_id))
+            raise located from error.__cause__
 
     def _upload(self, run_id: str, flow_id: str | None) -> UploadResult:
-        elements = self.elements = self.elements or resolve(self.files)
+        if not self.elements:
+            self.elements = resolve(self._files)
         requests = self._requests(run_id, flow_id)
-        size = _size_of(elements)
-        what = f"{len(elements):,} file{'s' * (len(elements) > 1)} of {mebibytes(size)}"
-        self._log.info("Uploading %s for run %s: %s.", what, run_id, _names_of(elements))
-        file_format = self.file_format or self.hook.extra.file_format
+        self._log.info(
+            "Uploading %s of %s for run %s: %s.",
+            _count_of(self.elements),
+            mebibytes(_size_of(self.elements)),
+            run_id,
+            _names_of(self.elements),
+        )
+        file_format = self._file_format or self._hook.extra.file_format
         warn_of_repeated_names(requests, file_format, self._log)
-        max_tries = (
-            None if self.of_own_run else self.context["ti"].max_tries
-        )  # which a Clear changes
+
+        # A Clear changes max_tries.
+        max_tries = None if self._of_own_run else self._context["ti"].max_tries
         digest = _digest([requests[0].flow_id, run_id, file_format, max_tries], requests)
-        done, responses = self._confirmed(digest, len(requests))
-        progress = Progress(sum(len(request.content) for request in requests[done:]), self._log)
-        for number, request in enumerate(requests[done:], start=done + 1):
-            response = self._send(request, progress)[:_KEPT_RESPONSE]
-            responses = [*responses, response][:_KEPT_REQUESTS]
-            entry = {"digest": digest, "confirmed": number, "responses": responses}
-            self._confirm({**entry, "run_id": run_id, "requests": len(requests)})
-            if number == len(requests) or progress.is_due():
-                what = "Request %d of %d confirmed. The service said: %s"
-                self._log.info(what, number, len(requests), one_line(response))
+        responses = self._send_unconfirmed(run_id, digest, requests)
         return {
             "run_id": run_id,
-            "files": len(elements),
-            "bytes": size,
+            "files": len(self.elements),
+            "bytes": _size_of(self.elements),
             "request_count": len(requests),
             "requests": [
-                {
-                    "files": [_name_of(element) for element in request.files[:_KEPT_NAMES]],
-                    "count": len(request.files),
-                    "bytes": _size_of(request.files),
-                    "response": response,
-                }
+                _summary_of(request, response)
                 for request, response in zip(requests, responses, strict=False)
             ],
         }
 
     def _requests(self, run_id: str, flow_id: str | None) -> list[Request]:
-        return self.hook.prepare_uploads(
+        return self._hook.prepare_uploads(
             run_id,
             self.elements,
             flow_id,
-            file_format=self.file_format,
-            files_per_request=self.files_per_request,
-            max_request_bytes=self.max_request_bytes,
+            file_format=self._file_format,
+            files_per_request=self._files_per_request,
+            max_request_bytes=self._max_request_bytes,
         )
+
+    def _send_unconfirmed(
+        self, run_id: str, digest: str, requests: Sequence[Request]
+    ) -> Sequence[str]:
+        """Send the requests that no earlier try sent; return the first responses to all of them."""
+        confirmed, responses = self._confirmed(digest, len(requests))
+        left = requests[confirmed:]
+        progress = Progress(sum(len(request.content) for request in left), self._log)
+
+        for number, request in enumerate(left, start=confirmed + 1):
+            response = self._send(request, progress)[:_KEPT_RESPONSE]
+            responses = [*responses, response][:_KEPT_REQUESTS]
+            self._confirm(
+                {
+                    "digest": digest,
+                    "confirmed": number,
+                    "responses": responses,
+                    "run_id": run_id,
+                    "requests": len(requests),
+                }
+            )
+            is_last = number == len(requests)
+            if is_last or progress.is_due():
+                self._log.info(
+                    "Request %d of %d confirmed. The service said: %s",
+                    number,
+                    len(requests),
+                    one_line(response),
+                )
+        return responses
 
     def _confirmed(self, digest: str, count: int) -> tuple[int, list[str]]:
         """Return how many of the requests earlier tries sent, and the first responses."""
         entry = self._record.find(UPLOAD_KEY)
         if entry is None:
             return 0, []
-        done = entry["confirmed"]
+
+        confirmed = entry["confirmed"]
         if entry["digest"] != digest:
             self._log.warning(
-                "The files are not those that an earlier try uploaded in %d requests, or for "
-                "another run, or the task was "
-                "cleared: sending all of them.",
-                done,
+                "The files, their format or the run are not those that an earlier try uploaded in "
+                "%d requests, or the task was cleared: sending all files.",
+                confirmed,
             )
             return 0, []
-        self._log.info("An earlier try sent %d of %d requests.", done, count)
-        return done, entry["responses"]
+
+        self._log.info("An earlier try sent %d of %d requests.", confirmed, count)
+        return confirmed, entry["responses"]
 
     def _send(self, request: Request, progress: Progress) -> str:
-        confirmed = progress.done
+        sent_before = progress.done
 
         def send() -> str:
-            progress.done = confirmed
-            return self.hook.get_conn().upload(request, sent=progress.sent)
+            progress.done = sent_before
+            return self._hook.get_conn().upload(request, sent=progress.sent)
 
-        return self.retrier.send(send, retry_unknown=True)
+        return self._retrier.send(send, retry_unknown=True)
 
     def _confirm(self, entry: dict[str, Any]) -> None:
         try:
@@ -246,11 +280,15 @@ class Progress:
         """Count bytes that were sent."""
         self.done += size
         if self.done < self._size and self.is_due():
-            sizes = mebibytes(self.done), mebibytes(self._size)
-            self._log.info("Sent %s of %s (%d %%).", *sizes, 100 * self.done / self._size)
+            self._log.info(
+                "Sent %s of %s (%d %%).",
+                mebibytes(self.done),
+                mebibytes(self._size),
+                100 * self.done / self._size,
+            )
 
     def is_due(self) -> bool:
-        """Return whether a line may be logged, and count it if so."""
+        """Return whether a line is to be logged; the next one is due 15 seconds later."""
         now = time.monotonic()
         if now - self._logged < _INTERVAL:
             return False
@@ -262,32 +300,51 @@ def _digest(target: list[Any], requests: Sequence[Request]) -> str:
     """
     Return a hash of requests, without reading a file.
 
+    :param target: what else decides whether a request is repeated
     :raises FileUnavailableError: if a file can no longer be looked at
     """
     digest = hashlib.sha256(encode("upload", target))
     for request in requests:
         digest.update(f"\n{len(request.files)}".encode())
         for element in request.files:
-            if isinstance(element, File):
-                # Not the media type that is guessed: it differs between machines.
-                facts = [
-                    element.name,
-                    element.path,
-                    element.content_type,
-                    element.source,
-                    element.size,
-                    str(version_of(element)),
-                ]
-                what = json.dumps(facts).encode()
-            else:
-                what = element
-            digest.update(b"\n" + what)
+            digest.update(b"\n" + _identity_of(element))
     return digest.hexdigest()
+
+
+def _identity_of(element: File | bytes) -> bytes:
+    """Return what identifies a file and its version; of a mapping, its JSON."""
+    if not isinstance(element, File):
+        return element
+    # Not the media type that is guessed: it differs between machines.
+    facts = [
+        element.name,
+        element.path,
+        element.content_type,
+        element.source,
+        element.size,
+        str(version_of(element)),
+    ]
+    return json.dumps(facts).encode()
+
+
+def _summary_of(request: Request, response: str) -> UploadRequest:
+    return {
+        "files": [_name_of(element) for element in request.files[:_KEPT_NAMES]],
+        "count": len(request.files),
+        "bytes": _size_of(request.files),
+        "response": response,
+    }
 
 
 def mebibytes(size: float) -> str:
     """Format a number of bytes in MiB, or in bytes below 0.1 MiB."""
-    return f"{size / _MIB:,.1f} MiB" if size >= _MIB / 10 else f"{size:.0f} bytes"
+    if size < _MIB / 10:
+        return f"{size:.0f} bytes"
+    return f"{size / _MIB:,.1f} MiB"
+
+
+def _count_of(elements: Sequence[object]) -> str:
+    return "1 file" if len(elements) == 1 else f"{len(elements):,} files"
 
 
 def _size_of(elements: Iterable[object]) -> int:
@@ -304,4 +361,6 @@ def _names_of(elements: Sequence[Element]) -> str:
     """Return the first names of elements, as text."""
     names = ", ".join(_name_of(element) or "a mapping" for element in elements[:_LOGGED_NAMES])
     more = len(elements) - _LOGGED_NAMES
-    return f"{names} and {more:,} more" if more > 0 else names
+    if more <= 0:
+        return names
+    return f"{names} and {more:,} more"

@@ -36,8 +36,8 @@ _WARN_BEFORE_EXPIRY = timedelta(days=14)
 # execution/callbacks/report.py, which nothing here may import: a test compares them.
 _CALLBACK_URL = "/workflow-automation/callback?token="
 
-# What Rich, with which Airflow's CLI prints the result of a connection test, takes for markup and
-# leaves out: such as the code of an error.
+# Airflow's CLI prints the result of a connection test with Rich, which takes this for markup and
+# leaves it out: the code of an error, for example.
 _TAG = re.compile(r"\[([a-z#/@][^\[\]]*)\]")
 
 
@@ -45,7 +45,7 @@ class WorkflowAutomationHook(BaseHook):
     """
     Start runs of the workflow automation service and upload files for them.
 
-    It never sends a request twice; after a failure, the exception's ``accepted`` says whether the
+    It never sends a request twice. After a failure, ``accepted`` of the exception is whether the
     service acted on the request.
 
     :param workflow_automation_conn_id: connection with the base URL and the API key
@@ -81,6 +81,7 @@ class WorkflowAutomationHook(BaseHook):
         """
         with self._locating():
             extra = Settings.read(self.connection.extra)
+
         # Only the secrets: Airflow masks a registered value wherever it occurs in a log.
         for secret in extra.secrets():
             mask_secret(secret)
@@ -101,6 +102,7 @@ class WorkflowAutomationHook(BaseHook):
                 )
             client.redact_around(_CALLBACK_URL)
             self._client = client
+
         if self._stopped:
             self._client.stop()
         return self._client
@@ -146,9 +148,10 @@ class WorkflowAutomationHook(BaseHook):
         """Build and check the request of :meth:`trigger_flow`, without the API key."""
         client = self.get_conn()
         request = trigger_request(client.base_url, inputs, flow_id)
-        request = client.checked(
-            dataclasses.replace(request, flow_id=request.flow_id or self.extra.flow_id)
-        )
+        if not request.flow_id:
+            request = dataclasses.replace(request, flow_id=self.extra.flow_id)
+        request = client.checked(request)
+
         if request.operation.takes_key:
             self._check_key_expiry()
         return request
@@ -180,6 +183,7 @@ class WorkflowAutomationHook(BaseHook):
             (request,) = self.prepare_uploads(run_id, elements, flow_id)
             warn_of_repeated_names([request], self.extra.file_format, self.log)
             response = self.get_conn().upload(request)
+
         collect(self, request.flow_id, read=elements)
         return response
 
@@ -197,11 +201,13 @@ class WorkflowAutomationHook(BaseHook):
 
         :param limits: those of :func:`~.files.upload_bodies`
         """
-        flow_id = self.extra.flow_id if flow_id is None else flow_id
+        if flow_id is None:
+            flow_id = self.extra.flow_id
         if flow_id is None:
             raise InvalidRequestError(
                 "An upload needs a flow_id: pass it, or set the connection's Flow ID."
             )
+
         requests = self.get_conn().upload_requests(run_id, files, flow_id, file_format, **limits)
         self._check_key_expiry()
         return requests
@@ -226,10 +232,10 @@ class WorkflowAutomationHook(BaseHook):
         else:
             unchecked = "the path"
             no_key = " There is no API key: only triggering with a flow_id will work."
-        return (
-            True,
-            f"Not checked, as it takes a run: {unchecked}. The host responds: {found}.{no_key}",
+        message = (
+            f"Not checked, as it takes a run: {unchecked}. The host responds: {found}.{no_key}"
         )
+        return True, message
 
     def located(
         self, error: WorkflowAutomationError, flow_id: object = None
@@ -268,6 +274,7 @@ class WorkflowAutomationHook(BaseHook):
         expires_on = self.extra.key_expires_on
         if expires_on is None:
             return
+
         today = datetime.now(UTC).date()
         if today > expires_on:
             raise InvalidRequestError(
@@ -291,7 +298,7 @@ def _service_url(connection: Connection) -> str:
     """
     address = (connection.host or "").strip()
     path = connection.schema or ""
-    if connection.login:  # as of a URI without the colon, and not masked
+    if connection.login:  # that of a URI without the colon; Airflow does not mask it
         raise InvalidRequestError(
             "The connection's login is set, but not used: put the API key in the password field "
             "(in a URI after a colon: workflow-automation://:KEY@…)."
@@ -310,7 +317,7 @@ def _service_url(connection: Connection) -> str:
     host, slash, rest = rest.partition("/")
     if host.count(":") > 1 and "[" not in host:
         host = f"[{host}]"  # an IPv6 address, without its brackets if it was parsed from a URI
-    # Of two ports, the client says that they are no valid URL.
+    # The client rejects a URL with two ports.
     if connection.port and not host.endswith(f":{connection.port}"):
         host = f"{host}:{connection.port}"
 

@@ -46,12 +46,13 @@ def _serve(options: argparse.Namespace) -> int:
         service = _make_service(options)
         service.start()
     except OSError as error:
-        what = f" ({error.filename})" if error.filename else ""
-        return _fail(
-            f"Cannot serve on {options.host} port {options.port}: {error.strerror or error}{what}"
-        )
+        message = f"Cannot serve on {options.host} port {options.port}: {error.strerror or error}"
+        if error.filename:
+            message += f" ({error.filename})"
+        return _fail(message)
     except (JournalError, ModuleNotFoundError, ValueError) as error:
         return _fail(str(error))
+
     try:
         _announce(service)
         signal.sigwait(_STOP)
@@ -65,36 +66,36 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m workflow_automation_provider.testing",
         description="Run a local service with the interface of the workflow automation service.",
     )
+    _add_address(parser)
+    _add_behaviour(parser)
+    return parser
+
+
+def _add_address(parser: argparse.ArgumentParser) -> None:
+    """Add the options of where the service listens, and of its journal."""
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
-    add(
-        "--port",
-        type=int,
-        default=8070,
-        help="the port, 0 for any free port (default: %(default)s)",
-    )
+    port_help = "the port, 0 for any free port (default: %(default)s)"
+    add("--port", type=int, default=8070, help=port_help)
     add("--certfile", metavar="PATH", help="a certificate, to serve HTTPS")
-    add(
-        "--keyfile",
-        metavar="PATH",
-        help="the certificate's private key, unless it is in --certfile",
-    )
-    add(
-        "--public-url",
-        metavar="URL",
-        help="the base of the run links, where clients reach the service by another URL",
-    )
-    add(
-        "--journal", type=Path, metavar="PATH", help="the journal's file (default: a temporary one)"
-    )
+    keyfile_help = "the certificate's private key, unless it is in --certfile"
+    add("--keyfile", metavar="PATH", help=keyfile_help)
+    public_help = "the base of the run links, where clients reach the service by another URL"
+    add("--public-url", metavar="URL", help=public_help)
+    journal_help = "the journal's file (default: a temporary one)"
+    add("--journal", type=Path, metavar="PATH", help=journal_help)
+
+
+def _add_behaviour(parser: argparse.ArgumentParser) -> None:
+    """Add the options of what the service accepts, and of what its runs do."""
+    add = parser.add_argument
     add(
         "--key",
         action="append",
         default=[],
         metavar="VALUE[:FLOW_ID]",
         help=f"an API key and its flow, {DEMO_FLOW_ID} if none is given "
-        f"(default: {DEMO_KEY.value}:{DEMO_FLOW_ID}); "
-        "may be repeated",
+        f"(default: {DEMO_KEY.value}:{DEMO_FLOW_ID}); may be repeated",
     )
     add(
         "--flow",
@@ -111,19 +112,23 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="JSON",
         help="have each run call the URL in its input callback_url, as a JSON object of options "
-        "such as "
-        '{"result": {"rows": 3}, "delay": 5} (without one: at once, with success); may be repeated',
+        'such as {"result": {"rows": 3}, "delay": 5} (without one: at once, with success); may be '
+        "repeated",
     )
-    return parser
 
 
 def _make_service(options: argparse.Namespace) -> LocalService:
-    names = ("journal", "host", "port", "certfile", "keyfile", "public_url")
     service = LocalService(
         keys=_make_keys(options.key),
+        journal=options.journal,
+        host=options.host,
+        port=options.port,
+        certfile=options.certfile,
+        keyfile=options.keyfile,
+        public_url=options.public_url,
         flows=options.flow,
-        **{name: getattr(options, name) for name in names},
     )
+
     for number, text in enumerate(options.callback, start=1):
         try:
             scripted = json.loads(text)
@@ -138,6 +143,7 @@ def _make_service(options: argparse.Namespace) -> LocalService:
 def _make_keys(given: Sequence[str]) -> list[Key]:
     if not given:
         return [DEMO_KEY]
+
     keys = []
     for number, text in enumerate(given, start=1):
         value, _, flow_id = text.partition(":")
@@ -154,9 +160,11 @@ def _announce(service: LocalService) -> None:
     for key in service.keys:
         value = f", value {key.value}" if key is DEMO_KEY else ""
         print(f"Key:      {key.name} of the flow {key.flow_id}{value}")
+
     print("\nAirflow connections, one per key, to paste into a shell:")
     for number, key in enumerate(service.keys, start=1):
         print(_connection_line(service, key, number))
+
     print("\nTo make the next request fail, script a fault:")
     print(_fault_line(service))
     sys.stdout.flush()
@@ -171,11 +179,12 @@ def _connection_line(service: LocalService, key: Key, number: int) -> str:
 
 
 def _fault_line(service: LocalService) -> str:
-    fault = json.dumps({"kind": "busy", "retry_after": 5})
     command = ["curl", "-X", "POST", f"{service.url}/_control/faults"]
     if service.url.startswith("https:"):
         command.append("--insecure")
-    return shlex.join([*command, "-H", "Content-Type: application/json", "-d", fault])
+    command += ["-H", "Content-Type: application/json"]
+    command += ["-d", json.dumps({"kind": "busy", "retry_after": 5})]
+    return shlex.join(command)
 
 
 def _fail(message: str) -> int:

@@ -3,7 +3,7 @@ Callbacks that a test can script: what a flow does as its last step, where a tas
 
 ``callbacks.add(…)`` queues a callback; docs/testing.md has its options. A run takes the first in
 the queue that matches it; without one, it never calls back. With the fixture
-``workflow_automation_callback_base_url``, it then says that it failed, and the test fails.
+``workflow_automation_callback_base_url``, it then reports that it failed, and the test fails.
 
 With ``started``, a run works once its first step gets 200: :meth:`.Journal.worked` has it. It stops
 at a 404, or if all attempts of its first step fail.
@@ -63,7 +63,7 @@ _Result = Annotated[Any, AfterValidator(_result)]
 class FurtherCall(TypedDict, total=False):
     """A further call of the same run; what it leaves out is as in the first."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # how pydantic is told
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # of pydantic
 
     status: Literal["success", "failed"]
     result: _Result
@@ -73,10 +73,10 @@ class FurtherCall(TypedDict, total=False):
     token: str | None
 
 
-class Word(TypedDict, total=False):
-    """What a run says on its way, and how long after the previous call."""
+class ProgressCall(TypedDict, total=False):
+    """A call by which a run reports its progress, and how long after the previous call."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # how pydantic is told
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # of pydantic
 
     progress: _Json
     message: _Json
@@ -98,7 +98,7 @@ class Callback:
     then: Sequence[FurtherCall] = ()
     started: Seconds | None = None
     claims: Count = 1
-    running: Sequence[Word] = ()
+    running: Sequence[ProgressCall] = ()
     obeys: bool = True
     names_run: bool = True
     body: _Json = None
@@ -116,55 +116,66 @@ class Callback:
             raise ValueError("then needs a status: without one, the run never calls back")
 
     def __repr__(self) -> str:
-        return f"Callback({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
+        options = [f"{name}={value!r}" for name, value in self.shown().items()]
+        return f"Callback({', '.join(options)})"
 
     def shown(self) -> dict[str, Any]:
         """Return the options that are set, without tokens."""
-        shown = {
-            option.name: getattr(self, option.name)
-            for option in fields(self)
-            if option.name == "status" or getattr(self, option.name) != option.default
-        }
+        shown = {}
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.name == "status" or value != option.default:
+                shown[option.name] = value
+
         if callable(self.result):
             shown["result"] = "(a function)"
         if self.token is not None:
             shown["token"] = WITHHELD
         if self.then:
-            shown["then"] = [
-                call | ({"token": WITHHELD} if "token" in call else {}) for call in self.then
-            ]
+            shown["then"] = [_without_token(call) for call in self.then]
         return shown
 
     def first_steps(self, run: Run, run_link: str) -> list[dict[str, Any]]:
         """Return the calls of one run that claim, in order; none if the flow has no such step."""
         if self.started is None:
             return []
-        named = {"run_id": run.run_id, "run_link": run_link} if self.names_run else {}
-        first = {"body": {"status": "started", **named}, "delay": self.started, "token": self.token}
-        return [first, *[{**first, "delay": 0}] * (self.claims - 1)]
+        body = {"status": "started"}
+        if self.names_run:
+            body |= {"run_id": run.run_id, "run_link": run_link}
 
-    def words(self, run: Run) -> list[dict[str, Any]]:
-        """Return the calls of one run that say how far it is, in order."""
-        words = [{"status": "running", **word, **self._named(run)} for word in self.running]
-        return [
-            {"delay": word.pop("delay", 0), "body": word, "token": self.token} for word in words
-        ]
+        first = {"body": body, "delay": self.started, "token": self.token}
+        again = {**first, "delay": 0}
+        return [first] + [again] * (self.claims - 1)
+
+    def progress_calls(self, run: Run) -> list[dict[str, Any]]:
+        """Return the calls of one run that report its progress, in order."""
+        calls = []
+        for call in self.running:
+            body = {"status": "running", **call, **self._named(run)}
+            delay = body.pop("delay", 0)
+            calls.append({"delay": delay, "body": body, "token": self.token})
+        return calls
 
     def ends(self) -> list[dict[str, Any]]:
-        """Return the calls of one run that say how it ended, in order."""
+        """Return the calls of one run that report its end, in order."""
         if self.status is None:
             return []
         names = ("status", "result", "message", "body", "delay", "token")
         first = {name: getattr(self, name) for name in names}
-        # A further call with an answer of its own does not repeat the body of the first.
-        bodies = [{} if call.keys() <= {"delay", "token"} else {"body": None} for call in self.then]
-        return [
-            first,
-            *({**first, **body, **call} for body, call in zip(bodies, self.then, strict=True)),
-        ]
+        calls = [first]
+        for further in self.then:
+            call = first | further
+            # One that reports something of its own does not repeat the body of the first.
+            repeats_report = further.keys() <= {"delay", "token"}
+            if not repeats_report:
+                call["body"] = further.get("body")
+            calls.append(call)
+        return calls
 
     def _named(self, run: Run) -> dict[str, Any]:
-        return {"run_id": run.run_id} if self.started is not None and self.names_run else {}
+        if self.started is None or not self.names_run:
+            return {}
+        return {"run_id": run.run_id}
 
     def body_of(self, call: dict[str, Any], run: Run) -> Any:
         """
@@ -175,30 +186,25 @@ class Callback:
         """
         if call["body"] is not None:
             return call["body"]
-        result = call["result"](run) if callable(call["result"]) else call["result"]
-        answer = {
-            "status": call["status"],
-            "result": result,
-            "message": call["message"],
-            **self._named(run),
-        }
-        return {name: value for name, value in answer.items() if value is not None}
+
+        result = call["result"]
+        if callable(result):
+            result = result(run)
+        report = {"status": call["status"], "result": result, "message": call["message"]}
+        report |= self._named(run)
+        return {name: value for name, value in report.items() if value is not None}
 
     def url_in(self, inputs: Any) -> str | None:
-        """
-        Return the URL that the inputs of a run hold for this callback.
-
-        ``None`` if they hold none.
-        """
+        """Return the URL in the inputs of a run that this callback is sent to; else ``None``."""
         return url_of(inputs, self.input)
 
     def matches(self, flow_id: str, inputs: dict[str, Any]) -> bool:
         """Return whether a run calls back like this."""
-        return (
-            (self.flow_id is None or self.flow_id == flow_id)
-            and (self.inputs is None or includes(inputs, self.inputs))
-            and self.url_in(inputs) is not None
-        )
+        if self.flow_id not in (None, flow_id):
+            return False
+        if self.inputs is not None and not includes(inputs, self.inputs):
+            return False
+        return self.url_in(inputs) is not None
 
 
 @dataclass
@@ -215,13 +221,12 @@ class ScriptedCallback:
     applied: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """
-        Return the callback in the form of ``/_control/callbacks``.
-
-        Without the options that are not set.
-        """
-        shown = {**self.callback.shown(), "times": self.callback.times}
-        return {**shown, "remaining": self.remaining, "applied": self.applied}
+        """Return the callback as ``/_control/callbacks`` does, without options that are not set."""
+        shown = self.callback.shown()
+        shown["times"] = self.callback.times
+        shown["remaining"] = self.remaining
+        shown["applied"] = self.applied
+        return shown
 
 
 class Callbacks(Queue[ScriptedCallback]):
@@ -264,10 +269,20 @@ class Callbacks(Queue[ScriptedCallback]):
         return scripted.callback
 
 
+def _without_token(call: FurtherCall) -> FurtherCall:
+    if "token" not in call:
+        return call
+    return {**call, "token": WITHHELD}
+
+
 def url_of(inputs: Any, name: str) -> str | None:
-    """Return the URL in an input of a run, ``None`` if it holds none."""
-    url = inputs.get(name) if isinstance(inputs, dict) else None
-    return url if isinstance(url, str) and is_url(url) else None
+    """Return the URL in an input of a run, ``None`` if there is none."""
+    if not isinstance(inputs, dict):
+        return None
+    url = inputs.get(name)
+    if not isinstance(url, str) or not is_url(url):
+        return None
+    return url
 
 
 def with_token(url: str, token: str) -> str:

@@ -33,7 +33,9 @@ class StateStore:
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of an entry."""
-        return json.loads(self._entries[key]) if key in self._entries else default
+        if key not in self._entries:
+            return default
+        return json.loads(self._entries[key])
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
         """
@@ -97,12 +99,13 @@ def make_context(
         Airflow has a task state store
     :param more: further variables, such as ``ds``, for the templates
     """
-    if store == "new":
-        store = StateStore() if has_state_store() else None
     context = {
         "ti": MinimalTaskInstance(task.task_id, try_number, max_tries=task.retries or 0),
         "dag_run": SimpleNamespace(start_date=datetime(2026, 1, 1, tzinfo=UTC), clear_number=0),
         "task": task,
-        **({} if store is None else {"task_state_store": store}),
     }
-    return {**context, **more}
+    if store == "new":
+        store = StateStore() if has_state_store() else None
+    if store is not None:
+        context["task_state_store"] = store
+    return context | more

@@ -1,7 +1,7 @@
 """
 Faults that a test can script, one request at a time.
 
-Docs/testing.md has a table of their kinds and options.
+The page docs/testing.md has a table of their kinds and options.
 
 A fault *accepts* a request that takes effect: a run is started or files are accepted, and written
 to the journal before the service responds. An accepting fault only matches a request that would be
@@ -128,9 +128,11 @@ class Fault:
         known = ("kind", *_options_of(self.kind))
         given = [name for name, value in vars(self).items() if value not in (None, {})]
         check_names(f"The fault {self.kind}", given, known)
+
         for name, default in KINDS[self.kind].options.items():
             if getattr(self, name) is None and default is not None:
                 object.__setattr__(self, name, default)
+
         check_types(Fault, vars(self))
         if self.kind == "redirect" and not self.location:
             raise ValueError(
@@ -151,12 +153,13 @@ class Fault:
 
     def matches(self, target: Target) -> bool:
         """Return whether the fault strikes a request."""
-        return (
-            (self.operation is None or self.operation == target.operation)
-            and (self.flow_id is None or self.flow_id == target.flow_id)
-            and (self.inputs is None or includes(target.inputs, self.inputs))
-            and (target.acceptable or not self.accepts)
-        )
+        if self.operation not in (None, target.operation):
+            return False
+        if self.flow_id not in (None, target.flow_id):
+            return False
+        if self.inputs is not None and not includes(target.inputs, self.inputs):
+            return False
+        return target.acceptable or not self.accepts
 
 
 class Target(NamedTuple):
@@ -188,20 +191,14 @@ class ScriptedFault:
     struck: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """
-        Return the fault in the form of ``/_control/faults``.
-
-        Without the options that are not set.
-        """
+        """Return the fault as ``/_control/faults`` does, without the options that are not set."""
         shown = {
             name: value for name, value in asdict(self.fault).items() if value not in (None, {})
         }
-        return {
-            **shown,
-            "times": self.fault.times,
-            "remaining": self.remaining,
-            "struck": self.struck,
-        }
+        shown["times"] = self.fault.times
+        shown["remaining"] = self.remaining
+        shown["struck"] = self.struck
+        return shown
 
 
 class Faults(Queue[ScriptedFault]):

@@ -1,10 +1,8 @@
 """
 The journal: what the local service accepted, and every request that it received.
 
-Readable from any process.
-
-It is a JSON Lines file. Each line is a record, with its ``event``. A last line without a newline is
-not read: its writer was killed before it responded to the request.
+It is a JSON Lines file that any process can read. Each line is a record, with its ``event``. A last
+line without a newline is not read: its writer was killed before it responded to the request.
 """
 
 from __future__ import annotations
@@ -193,18 +191,17 @@ class Journal:
 
         :param operation: only those of this operation; by default all
         """
-        return [r for r in self._records(Request) if operation is None or r.operation == operation]
+        requests = self._records(Request)
+        if operation is None:
+            return requests
+        return [request for request in requests if request.operation == operation]
 
     def callbacks(self) -> list[SentCallback]:
         """Return the calls that runs made, in the order in which they ended."""
         return self._records(SentCallback)
 
     def worked(self) -> list[Work]:
-        """
-        Return the runs that got past a first step that claims.
-
-        In the order in which they did.
-        """
+        """Return the runs that got past a first step that claims, the first one first."""
         return self._records(Work)
 
     def _records(self, record: type[RecordT]) -> list[RecordT]:
@@ -213,6 +210,7 @@ class Journal:
             lines = self.path.read_bytes().split(b"\n")[:-1]
         except FileNotFoundError:
             return []
+
         records = []
         for number, line in enumerate(lines, start=1):
             try:

@@ -98,9 +98,10 @@ class _Connector:
         *,
         extra: Mapping[str, Any] | None = None,
     ) -> str:
-        connection = self._service.airflow_connection(key, {**self._extra, **(extra or {})})
+        own = dict(extra or {})
+        connection = self._service.airflow_connection(key, self._extra | own)
         self._environment.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection))
-        self._connected[conn_id] = (key, extra or {})
+        self._connected[conn_id] = (key, own)
         _check_connection(conn_id, connection["host"])
         return conn_id
 
@@ -130,9 +131,11 @@ def workflow_automation_service(
     tmp_path: Path,
 ) -> Iterator[LocalService]:
     """Run a fresh local service that accepts ``workflow_automation_keys``."""
-    journal = tmp_path / "workflow-automation-journal.jsonl"
-    keys, flows = workflow_automation_keys, workflow_automation_flows
-    with LocalService(keys=keys, journal=journal, flows=flows) as service:
+    with LocalService(
+        keys=workflow_automation_keys,
+        journal=tmp_path / "workflow-automation-journal.jsonl",
+        flows=workflow_automation_flows,
+    ) as service:
         yield service
 
 
@@ -151,11 +154,7 @@ def workflow_automation_connect(
 
 @pytest.fixture
 def workflow_automation_connection(workflow_automation_connect: Connect) -> str:
-    """
-    Point the default connection at the local service with the first key.
-
-    Return the connection's id.
-    """
+    """Point the default connection at the local service, with the first key; return its id."""
     return workflow_automation_connect()
 
 
@@ -164,9 +163,7 @@ def workflow_automation_callback_base_url(
     workflow_automation_connect: _Connector, workflow_automation_service: LocalService
 ) -> Iterator[str]:
     """
-    Serve Airflow's callback endpoint.
-
-    Return its URL, which the connections have as ``callback_base_url``.
+    Serve Airflow's callback endpoint; return its URL, the connections' ``callback_base_url``.
 
     It writes to Airflow's database, so that tasks which wait for the end of a run continue in
     ``dag.test()``. The connections are the default one and those of
@@ -176,7 +173,8 @@ def workflow_automation_callback_base_url(
     callbacks = workflow_automation_service.callbacks
     with CallbackEndpoint() as endpoint:
         workflow_automation_connect.add_extra(callback_base_url=endpoint.url)
-        callbacks.endpoint, callbacks.missing[:] = endpoint.url, []
+        callbacks.endpoint = endpoint.url
+        callbacks.missing.clear()
         yield endpoint.url
     if callbacks.missing:
         pytest.fail(callbacks.missing[0], pytrace=False)
@@ -185,9 +183,7 @@ def workflow_automation_callback_base_url(
 @pytest.fixture
 def workflow_automation_context() -> MakeContext:
     """
-    Return a function that makes the context to execute an operator with.
-
-    Without Airflow's database.
+    Return a function that makes a context to execute an operator without Airflow's database.
 
     Each context is that of a new task instance. With ``try_number=2`` or more it is that of a
     retry: it shares the task state store (Airflow 3.3+) of the last context for the same
@@ -202,7 +198,9 @@ def workflow_automation_context() -> MakeContext:
             )
         if try_number == 1:
             stores.pop(task.task_id, None)
-        store = stores.setdefault(task.task_id, StateStore()) if has_state_store() else None
+        store = None
+        if has_state_store():
+            store = stores.setdefault(task.task_id, StateStore())
         return make_context(task, try_number=try_number, store=store, **more)
 
     return make
@@ -218,8 +216,7 @@ def _check_connection(conn_id: str, host: str) -> None:
     if sdk.BaseHook.get_connection(conn_id).host != host:
         pytest.fail(
             f"Airflow reads the connection {conn_id!r} from a secrets backend, not from the "
-            "environment, so the test "
-            f"could reach a real service. Set {' and '.join(_BACKENDS)} to an empty value before "
-            "Airflow is imported.",
+            "environment, so the test could reach a real service. "
+            f"Set {' and '.join(_BACKENDS)} to an empty value before Airflow is imported.",
             pytrace=False,
         )

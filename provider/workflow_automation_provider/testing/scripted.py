@@ -1,7 +1,7 @@
 """
-What a test gives a service.
+What a test gives a service: its keys.
 
-Its keys, and what faults and callbacks share: options, matching, queue.
+And what faults and callbacks share: the checks of their options, matching, and the queue.
 """
 
 from __future__ import annotations
@@ -47,15 +47,24 @@ def check_types(owner: Any, values: Mapping[str, Any], secret: Collection[str] =
         try:
             _adapter(hint).validate_python(values[name])
         except ValidationError as error:
-            found = error.errors(include_url=False)[0]
-            place = "".join(
-                f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"]
-            )
-            # The option of an object may be a secret as well.
-            is_secret = {name, *found["loc"]} & {*secret}
-            shown = type(found["input"]).__name__ if is_secret else repr(found["input"])
-            mend = found["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-            raise ValueError(f"{name}{place} is {shown}; {mend}") from None
+            raise _error_of(name, error, secret) from None
+
+
+def _error_of(name: str, error: ValidationError, secret: Collection[str]) -> ValueError:
+    """Return the first of pydantic's errors in the words of this package."""
+    found = error.errors(include_url=False)[0]
+    path = name
+    for part in found["loc"]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+
+    shown = repr(found["input"])
+    # The option of an object may be a secret as well.
+    is_secret = not {name, *found["loc"]}.isdisjoint(secret)
+    if is_secret:
+        shown = type(found["input"]).__name__
+
+    mend = found["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    return ValueError(f"{path} is {shown}; {mend}")
 
 
 def check_names(what: str, given: Iterable[str], known: Collection[str]) -> None:
@@ -114,20 +123,20 @@ def includes(actual: Any, wanted: Any) -> bool:
     """
     Return whether a JSON value includes another.
 
-    Objects by their fields, other values by equality.
+    Objects are compared by their fields, other values by equality.
     """
-    if isinstance(wanted, dict):
-        return isinstance(actual, dict) and all(
-            name in actual and includes(actual[name], value) for name, value in wanted.items()
-        )
-    return bool(actual == wanted)
+    if not isinstance(wanted, dict):
+        return bool(actual == wanted)
+    if not isinstance(actual, dict):
+        return False
+    return all(name in actual and includes(actual[name], value) for name, value in wanted.items())
 
 
 class Scripted(Protocol):
     """
     A fault or a callback in the queue.
 
-    It has the number of requests or runs that it still applies to.
+    :ivar remaining: the number of requests or runs that it still applies to, ``None`` for all
     """
 
     remaining: int | None
@@ -158,8 +167,9 @@ class Queue(Generic[ScriptedT]):
         For the thread that serves.
         """
         for scripted in self.all():
-            if scripted.remaining != 0 and matches(scripted):
-                if scripted.remaining is not None:
-                    scripted.remaining -= 1
-                return scripted
+            if scripted.remaining == 0 or not matches(scripted):
+                continue
+            if scripted.remaining is not None:
+                scripted.remaining -= 1
+            return scripted
         return None

@@ -1,8 +1,4 @@
-"""
-The servers, to start from a test or a script.
-
-The local service, and Airflow's callback endpoint without its API server.
-"""
+"""The servers to start from a test or a script: the local service, and the callback endpoint."""
 
 from __future__ import annotations
 
@@ -39,6 +35,8 @@ _INSTALL = (
     "pip install 'airflow-provider-workflow-automation[testing]'"
 )
 
+_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - only compared
+
 
 def _url(value: str) -> str:
     if not is_url(value):
@@ -59,10 +57,12 @@ class _Server:
     @property
     def url(self) -> str:
         """The address, without a path; it has a port once it was started."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        scheme = "https" if any(self._certificate) else "http"
         # Clients cannot connect to the unspecified address on every system.
-        host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104 - only compared
-        return f"{'https' if any(self._certificate) else 'http'}://{host}:{self.port}"
+        host = _LOOPBACK_OF.get(self.host, self.host)
+        if ":" in host:
+            host = f"[{host}]"
+        return f"{scheme}://{host}:{self.port}"
 
     def start(self) -> None:
         """
@@ -80,13 +80,13 @@ class _Server:
             from workflow_automation_provider.testing._server.server import BackgroundServer, listen
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(_INSTALL, name=error.name) from error
+
         with contextlib.ExitStack() as undo:
             sock = undo.enter_context(listen(self.host, self.port))
             self.port = sock.getsockname()[1]
             stopping = asyncio.Event()
-            server = BackgroundServer(
-                self._make_app(stopping, undo), sock, stopping, *self._certificate
-            )
+            app = self._make_app(stopping, undo)
+            server = BackgroundServer(app, sock, stopping, *self._certificate)
             server.start()
             self._undo = undo.pop_all()
         self._running = server
@@ -106,9 +106,10 @@ class _Server:
 
         Callbacks that are still to be sent are given up.
         """
-        if self._running is None:
+        server = self._running
+        if server is None:
             return
-        server, self._running = self._running, None
+        self._running = None
         with self._undo:
             server.stop()
 
@@ -163,9 +164,10 @@ class LocalService(_Server):
             )
         if keyfile is not None and certfile is None:
             raise ValueError("keyfile needs a certfile: pass the certificate as well")
+
+        super().__init__(host, port, certfile, keyfile)
         self.keys = tuple(keys)
         self.flows = None if flows is None else frozenset(flows)
-        super().__init__(host, port, certfile, keyfile)
         self._public_url = public_url
         self.faults = Faults()
         self.callbacks = Callbacks()
@@ -208,15 +210,17 @@ class LocalService(_Server):
                 f"The service does not accept {key!r}: pass one of the keys of the service, as a "
                 "Key"
             )
-        extras: dict[str, Any] = {} if key is None else {"flow_id": key.flow_id}
-        if urlsplit(self.url).scheme == "http" and not _is_loopback(
-            urlsplit(self.url).hostname or ""
-        ):
-            extras["allow_http"] = True
+
         connection: dict[str, Any] = {"conn_type": "workflow_automation", "host": self.base_url}
+        extras: dict[str, Any] = {}
         if key is not None:
             connection["password"] = key.value
-        return {**connection, "extra": {**extras, **(extra or {})}}
+            extras["flow_id"] = key.flow_id
+        url = urlsplit(self.url)
+        if url.scheme == "http" and not _is_loopback(url.hostname or ""):
+            extras["allow_http"] = True
+        connection["extra"] = extras | dict(extra or {})
+        return connection
 
     def _make_app(self, stopping: asyncio.Event, undo: contextlib.ExitStack) -> ASGIApp:
         from workflow_automation_provider.testing._server.api import Api

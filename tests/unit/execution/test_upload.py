@@ -1,4 +1,4 @@
-"""UploadFilesOperator: which requests files make, what is sent again, and what is told of them."""
+"""UploadFilesOperator: which requests files make, what is sent again, and what is logged."""
 
 from __future__ import annotations
 
@@ -151,9 +151,7 @@ def at_another_place(files, _):
         (lambda files, _: [files[0], {"row": 2}, *files[2:]], {}),
     ],
 )
-def test_all_is_sent_again_where_anything_differs_that_decides_the_requests(
-    service, attempt, write, log, change, options
-):
+def test_all_is_sent_again_if_the_requests_differ(service, attempt, write, log, change, options):
     usual = {"flow_id": "demo-flow", "files_per_request": 2, "file_format": {"c": "name"}}
     files: list[Any] = [write("a"), {"row": 1}, write("b"), write("c")]
     upload(*files, **usual).execute(attempt())
@@ -164,7 +162,7 @@ def test_all_is_sent_again_where_anything_differs_that_decides_the_requests(
     assert mentions(log(), "an earlier try uploaded in 2 requests")
 
 
-def test_a_machine_that_knows_other_media_types_goes_on_with_an_upload(
+def test_another_machine_with_other_media_types_continues_an_upload(
     service, attempt, write, monkeypatch
 ):
     files = [write("a.xlsx"), write("b.odd"), write("c.odd")]
@@ -206,9 +204,7 @@ class TestEqualNames:
             ({"files_per_request": 1}, False),
         ],
     )
-    def test_two_equal_names_in_one_request_are_warned_of(
-        self, attempt, tmp_path, log, options, warns
-    ):
+    def test_equal_names_in_one_request_are_a_warning(self, attempt, tmp_path, log, options, warns):
         upload(f"{tmp_path}/in/**/*.csv", **options).execute(attempt())
         assert mentions(log(), "have the same name", "data.csv") is warns
 
@@ -254,19 +250,19 @@ class TestLog:
         now = iter(range(0, 10_000, 6))
         monkeypatch.setattr(uploads, "time", SimpleNamespace(monotonic=lambda: next(now)))
 
-    def test_a_long_request_is_told_of(self, context, write, log):
+    def test_the_progress_of_a_long_request_is_logged(self, context, write, log):
         files = [write(name, "x" * 2**20) for name in "ab"]
         upload(*files, files_per_request=1, file_format="base64").execute(context(task_id="upload"))
         # Of the second one: what the first had counts as well.
         assert re.search(r"Sent (1\.[4-9]|2\.\d) MiB of 2\.7 MiB", log())
 
-    def test_a_long_upload_is_told_of_now_and_then(self, context, write, log):
+    def test_confirmed_requests_are_logged_now_and_then(self, context, write, log):
         upload(*[write(name) for name in "abcdefghijkl"], files_per_request=1).execute(
             context(task_id="upload")
         )
         text = log()
-        told = [number for number in range(1, 13) if f"Request {number} of 12 confirmed" in text]
-        assert told == [3, 6, 9, 12]
+        logged = [number for number in range(1, 13) if f"Request {number} of 12 confirmed" in text]
+        assert logged == [3, 6, 9, 12]
         assert text.count("1 file received") == 4
         assert mentions(
             text, "12 files of 12 bytes for run 1001", "a, b, c, d, e, f, g, h, i, j and 2 more"
@@ -293,7 +289,7 @@ class TestRecord:
             upload(file, file_format="base64").execute(attempt())
         assert (uploaded(service), store.entries) == ([], {})
 
-    def test_a_confirmed_upload_is_a_success_all_the_same(self, service, store, attempt, log):
+    def test_an_upload_that_cannot_be_recorded_is_a_success(self, service, store, attempt, log):
         store.failures["set upload"] = 1
         result = upload({"row": 1}).execute(attempt())
         assert len(result["requests"]) == len(service.uploads) == 1
@@ -328,7 +324,7 @@ class TestTries:
         upload_rows(1, 2).execute(attempt(try_number=2))
         assert uploaded_rows(service) == [1, 2]
 
-    def test_of_fewer_files_after_a_clear_nothing_older_counts(self, service, attempt):
+    def test_after_a_clear_no_earlier_request_counts(self, service, attempt):
         upload_rows(1, 2).execute(attempt())
         upload_rows(3).execute(attempt(try_number=2, max_tries=4))
         upload_rows(3, 2).execute(attempt(try_number=3, max_tries=4))
@@ -368,6 +364,6 @@ def test_an_ended_task_uploads_nothing_more(service, attempt, monkeypatch):
     [1001, {"run_id": "1001", "run_link": "http://there", "flow_id": "the-triggers"}],
     ids=["a number, as native rendering makes it", "a result"],
 )
-def test_a_run_id_and_the_flow_that_is_given_comes_before_its_own(service, attempt, run_id):
+def test_run_id_is_a_number_or_a_result_whose_flow_may_be_replaced(service, attempt, run_id):
     assert upload_rows(1, run_id=run_id, flow_id="demo-flow").execute(attempt())["run_id"] == "1001"
     assert [(sent.run_id, sent.flow_id) for sent in service.uploads] == [("1001", "demo-flow")]

@@ -1,7 +1,7 @@
 """
 Objects of an S3 stand-in behind a proxy that delays, counts and breaks.
 
-What is asked for, and what arrives.
+What is requested, and what arrives.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pytest
 
 from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import FileUnavailableError, NotSentError
+from workflow_automation_provider.hooks.reading import _BLOCK
 from workflow_automation_provider.hooks.sources import resolve
-from workflow_automation_provider.hooks.stores import _BLOCK
 
 from ..starts import interrupted
 from .conftest import sent, sha256
@@ -54,7 +54,7 @@ def upload(hook, run_id, bucket):
 
 
 def of(key=""):
-    """Tell of a request whether it is for an object."""
+    """Return what decides whether a request is for an object."""
     return lambda seen: (
         seen.method == "GET"
         and "list-type" not in seen.target
@@ -100,7 +100,7 @@ class TestRequests:
             resolve(bucket.url("s/"))
 
     @pytest.mark.parametrize("path", ["p/", "p/*"])
-    def test_of_a_listing_only_what_a_request_has_is_listed_again(
+    def test_only_the_objects_of_a_request_are_listed_again(
         self, hook, run_id, bucket, proxy, path
     ):
         bucket.put(p__a=b"1", p__b1=b"2", p__b2=b"3", p__c=b"4")
@@ -117,9 +117,7 @@ class TestRequests:
         upload("p/")
         assert len(service.uploads) == 1
 
-    def test_objects_that_are_named_are_looked_at_together(
-        self, service, hook, run_id, bucket, proxy
-    ):
+    def test_named_objects_are_looked_up_together(self, service, hook, run_id, bucket, proxy):
         names = [f"n{number}" for number in range(8)]
         bucket.put(**{name: name.encode() for name in names})
         urls = [bucket.url(name) for name in reversed(names)]

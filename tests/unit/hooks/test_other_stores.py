@@ -127,9 +127,9 @@ def store(emulator):
 
 def of(name):
     """
-    Tell of a request whether it is for the content of an object.
+    Return what decides whether a request is for the content of an object.
 
-    Google's emulator needs a look besides.
+    For Google's emulator, there are others.
     """
     return lambda seen: (
         seen.method == "GET"
@@ -139,7 +139,7 @@ def of(name):
 
 
 @pytest.mark.parametrize("breaks", [False, True])
-def test_an_object_is_read_block_by_block_and_taken_up_again(store, hook, run_id, service, breaks):
+def test_an_object_is_read_in_blocks_and_continued(store, hook, run_id, service, breaks):
     if breaks:
         store.proxy.faults.append(Fault(of("b"), break_after=MIB))
     hook.upload_files(run_id, store.url, "demo-flow")

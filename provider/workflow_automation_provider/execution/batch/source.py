@@ -37,15 +37,9 @@ from workflow_automation_provider.client.files import reason
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.redaction import shown, without_credentials
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.hooks.stores import (
-    as_url,
-    bucket_of,
-    check_writable,
-    in_time,
-    pieces,
-    stored_at,
-    write_whole,
-)
+from workflow_automation_provider.hooks.reading import pieces
+from workflow_automation_provider.hooks.stores import as_url, bucket_of, in_time, stored_at
+from workflow_automation_provider.hooks.writing import check_writable, write_whole
 
 Batch = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | ObjectStoragePath
 """``inputs`` objects; or the path or URL of a JSON Lines file with one of them in each line."""
@@ -147,7 +141,7 @@ class BatchSource:
         Yield the items; after one that cannot be sent, only look for others of the kind.
 
         :raises InvalidRequestError: if items cannot be sent, naming the first ones but not showing
-            them; if the path is that of a folder
+            them; or if the path is a pattern
         :raises FileUnavailableError: if the file is missing or cannot be read
         """
         wrong: list[InvalidRequestError] = []
@@ -231,8 +225,8 @@ class BatchSource:
             before = line[: error.start].decode()
             place = self.place_of(index, number, len(before) + 1)
             raise InvalidRequestError(
-                f"{place} is not UTF-8: it looks like Latin-1 or "
-                "Windows-1252. Write the file in UTF-8."
+                f"{place} is not UTF-8: it looks like Latin-1 or Windows-1252. Write the file in "
+                "UTF-8."
             ) from None
 
         try:
@@ -351,6 +345,13 @@ class BatchSource:
         except InvalidRequestError:
             raise
         except Exception as error:  # object stores raise all kinds of exceptions
+            is_pattern = isinstance(error, FileNotFoundError) and "*" in str(self._batch)
+            if is_pattern:
+                raise InvalidRequestError(
+                    f"batch is {_shown(self._batch)}, a pattern: expected the path or URL of one "
+                    "file.",
+                    next_step="Write all items to one file, or map the task over the files.",
+                ) from None
             what = f"batch is {_shown(self._batch)}, which cannot be read"
             why = reason(error, as_url(self._batch))
             raise FileUnavailableError(f"{what}: {why}.") from None

@@ -74,6 +74,7 @@ class Api:
         if not call.body.is_whole:
             self._state.add(self._request(call, outcome="client left"))
             return
+
         exchange = Exchange(scope, receive, send, self._stopping)
         verdict = _judge(call, self._state)
         fault = self._take_fault(call, acceptable=not isinstance(verdict, HTTPException))
@@ -83,6 +84,7 @@ class Api:
                 return
             # Another request may have used up the key's runs meanwhile, or taken the run's ID.
             verdict = _judge(call, self._state)
+
         response = self._settle(call, verdict, fault)
         if fault is None:
             await exchange.respond(response)
@@ -104,12 +106,15 @@ class Api:
         if fault is not None and fault.kind == "twice" and isinstance(verdict, Run):
             self._settle(call, verdict, fault=None)
             verdict = replace(verdict, run_id=self._state.next_run_id())
-        usual = self._usual_response(verdict)
-        response = usual if fault is None else faulty_response(fault, call, usual)
+
+        response = self._usual_response(verdict)
+        if fault is not None:
+            response = faulty_response(fault, call, response)
         request = self._request(call, fault=fault, status=response.status_code)
         if isinstance(verdict, HTTPException):
             self._state.add(request)
             return response
+
         try:
             self._state.add(verdict, replace(request, run_id=verdict.run_id))
         except RecursionError:
@@ -129,17 +134,22 @@ class Api:
             return json_response(201, {"run_id": verdict.run_id, "run_link": link})
         if verdict.files is None:
             return json_response(200, "files received")
-        count = len(verdict.files)
-        return json_response(200, f"{count} file{'' if count == 1 else 's'} received")
+        if len(verdict.files) == 1:
+            return json_response(200, "1 file received")
+        return json_response(200, f"{len(verdict.files)} files received")
 
     def _take_fault(self, call: Call, *, acceptable: bool) -> Fault | None:
         if call.operation is None or call.method != "POST":
             return None
-        inputs = _fields(call).get("inputs")
-        if call.operation == "upload":
-            run = self._state.runs.get(str(_fields(call).get("run_id")))
-            inputs = None if run is None else run.inputs
-        return self._faults.take(Target(call.operation, self._flow_id(call), inputs, acceptable))
+        target = Target(call.operation, self._flow_id(call), self._inputs(call), acceptable)
+        return self._faults.take(target)
+
+    def _inputs(self, call: Call) -> Any:
+        """Return the inputs of a trigger, or those of the run that files are uploaded for."""
+        if call.operation != "upload":
+            return _fields(call).get("inputs")
+        run = self._state.runs.get(str(_fields(call).get("run_id")))
+        return None if run is None else run.inputs
 
     def _flow_id(self, call: Call) -> str | None:
         if call.operation == "trigger_by_path":
@@ -147,7 +157,9 @@ class Api:
         key = self._state.keys.get(call.key_value or b"")
         if key is not None:
             return key.flow_id
-        named = _fields(call).get("flow_id") if call.operation == "upload" else None
+        if call.operation != "upload":
+            return None
+        named = _fields(call).get("flow_id")
         return named if isinstance(named, str) else None
 
     def _request(
@@ -175,9 +187,20 @@ class Api:
         )
 
     def _closed_unread(self) -> None:
-        nothing = (None, None, None, None)
         self._state.add(
-            Request("", "", *nothing, "stale", "closed unread", key_sent=False, size=0, at=now())
+            Request(
+                method="",
+                path="",
+                operation=None,
+                flow_id=None,
+                run_id=None,
+                status=None,
+                fault="stale",
+                outcome="closed unread",
+                key_sent=False,
+                size=0,
+                at=now(),
+            )
         )
 
 
@@ -198,7 +221,9 @@ def _judge(call: Call, state: State) -> Run | Upload | HTTPException:
             raise HTTPException(405, "only POST", {"allow": "POST"})
         if not says_json(call.content_type):
             raise HTTPException(415, "the Content-Type must be application/json")
-        return (_judge_upload if call.operation == "upload" else _judge_trigger)(call, state)
+        if call.operation == "upload":
+            return _judge_upload(call, state)
+        return _judge_trigger(call, state)
     except HTTPException as rejection:
         return rejection
     except RecursionError:
@@ -210,6 +235,7 @@ def _judge_trigger(call: Call, state: State) -> Run:
     key = _good_key(call, state) if call.operation == "trigger_by_key" else None
     if key is None and not state.has_flow(call.path_flow_id):
         raise HTTPException(404, "no such flow")
+
     inputs = _exactly(call, inputs=dict)["inputs"]
     if key and state.exhausted(key):
         raise HTTPException(403, "the key has started its maximum number of runs")
@@ -236,6 +262,7 @@ def _judge_upload(call: Call, state: State) -> Upload:
             raise HTTPException(404, "no such run")
         if run.flow_id != key.flow_id:
             raise HTTPException(403, "the run belongs to another flow")
+
     return Upload(
         run_id=fields["run_id"],
         flow_id=fields["flow_id"],

@@ -22,7 +22,7 @@ import functools
 import ipaddress
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -41,14 +41,13 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing._server.api import Api
     from workflow_automation_provider.testing.callbacks import Callbacks
     from workflow_automation_provider.testing.faults import Faults
-    from workflow_automation_provider.testing.journal import Journal
+    from workflow_automation_provider.testing.journal import Journal, Record
 
 _HOST = re.compile(r"(\[[^\[\]]+\]|[^\[\]:]+)(?::[0-9]+)?")
 _EVERY_ADDRESS = {"", "0.0.0.0", "::"}  # noqa: S104 - only compared
 _FOREIGN = (
     "the Host header is not localhost, a loopback address or the address that this service listens "
-    "on; "
-    "web pages are kept out this way. Use one of these, or start the service with public_url "
+    "on; web pages are kept out this way. Use one of these, or start the service with public_url "
     "(--public-url) set to the URL that clients use"
 )
 
@@ -67,21 +66,21 @@ class Guard:
         self._known = {"localhost", *map(_plain, {host, public} - _EVERY_ADDRESS)}
 
     def answers_to(self, host: str) -> bool:
-        """
-        Return whether a ``Host`` header names this service.
-
-        The port may be that of a forwarder.
-        """
+        """Return whether a ``Host`` header names this service, with any port."""
         match = _HOST.fullmatch(host)
-        name = _plain(match[1].strip("[]")) if match else ""
+        if match is None:
+            return False
+        name = _plain(match[1].strip("[]"))
         if name in self._known:
             return True
+
         try:
-            # A service that listens on every address may be reached by any; and no page can
-            # redirect an address.
-            return ipaddress.ip_address(name).is_loopback or self._everywhere
+            address = ipaddress.ip_address(name)
         except ValueError:
             return False
+        # A service that listens on every address may be reached by any; and no page can redirect an
+        # address.
+        return address.is_loopback or self._everywhere
 
 
 def _plain(name: str) -> str:
@@ -95,20 +94,7 @@ def make_app(
     api: Api, faults: Faults, callbacks: Callbacks, journal: Journal, guard: Guard
 ) -> ASGIApp:
     """Combine the parts of the service."""
-    queues: dict[str, Faults | Callbacks] = {"faults": faults, "callbacks": callbacks}
-    site = Starlette(
-        routes=[
-            Route("/", functools.partial(pages.index, journal)),
-            Route("/runs/{run_id}", functools.partial(pages.run, journal)),
-            Route("/_control/health", _health),
-            Route("/_control/journal", functools.partial(_journal, journal)),
-            Route(
-                "/_control/{name}",
-                functools.partial(_queue, queues),
-                methods=["GET", "POST", "DELETE"],
-            ),
-        ]
-    )
+    site = _make_site({"faults": faults, "callbacks": callbacks}, journal)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         # Only HTTP/1.0 allows a request without Host, and no browser sends one.
@@ -128,14 +114,34 @@ def make_app(
     return app
 
 
+def _make_site(queues: Mapping[str, Faults | Callbacks], journal: Journal) -> ASGIApp:
+    """Return the pages and the control endpoints."""
+    queue = functools.partial(_queue, queues)
+    return Starlette(
+        routes=[
+            Route("/", functools.partial(pages.index, journal)),
+            Route("/runs/{run_id}", functools.partial(pages.run, journal)),
+            Route("/_control/health", _health),
+            Route("/_control/journal", functools.partial(_journal, journal)),
+            Route("/_control/{name}", queue, methods=["GET", "POST", "DELETE"]),
+        ]
+    )
+
+
 async def _health(_: Request) -> Response:
     return json_response(200, {"status": "ok"})
 
 
 async def _journal(journal: Journal, _: Request) -> Response:
-    kinds = ("runs", "uploads", "requests", "callbacks", "worked")
+    kinds: dict[str, Sequence[Record]] = {
+        "runs": journal.runs(),
+        "uploads": journal.uploads(),
+        "requests": journal.requests(),
+        "callbacks": journal.callbacks(),
+        "worked": journal.worked(),
+    }
     return json_response(
-        200, {kind: [vars(record) for record in getattr(journal, kind)()] for kind in kinds}
+        200, {kind: [vars(record) for record in records] for kind, records in kinds.items()}
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import ssl
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -63,11 +63,13 @@ class CallbackSender:
         :param inputs: as they were received; those of ``run`` have no tokens
         """
         callback = self._callbacks.take(run.flow_id, inputs)
-        url = None if callback is None else callback.url_in(inputs)
-        if callback is None:
+        if callback is not None:
+            url = callback.url_in(inputs)
+        else:
             callback, url = self._missing(run, inputs)
         if callback is None or url is None:
             return
+
         task = asyncio.get_running_loop().create_task(self._play(callback, run, url))
         # The loop itself keeps only a weak reference.
         self._tasks.add(task)
@@ -75,22 +77,28 @@ class CallbackSender:
 
     def _missing(self, run: Run, inputs: dict[str, Any]) -> tuple[Callback | None, str | None]:
         """Return the failure that a run without a callback reports, and where, if a test waits."""
+        endpoint = self._callbacks.endpoint
+        if not endpoint:
+            return None, None
         for name in inputs:
             url = url_of(inputs, name)
-            if url and self._callbacks.endpoint and url.startswith(self._callbacks.endpoint):
-                # Without the URL: what names a token reaches no log of Airflow.
-                others = {other: value for other, value in run.inputs.items() if other != name}
-                scripted = [callback.as_json() for callback in self._callbacks.all()]
-                text = (
-                    f"no callback matches run {run.run_id} of flow {run.flow_id} with the inputs "
-                    f"{others!s:.1000}. Scripted are {scripted!s:.1000}. "
-                    "For a run that never calls back: callbacks.add(None)"
-                )
-                # What was received may contain lone surrogates.
-                message = text.encode(errors="backslashreplace").decode()
+            if url and url.startswith(endpoint):
+                message = self._describe_missing(run, name)
                 self._callbacks.missing.append(message)
                 return Callback("failed", message=message), url
         return None, None
+
+    def _describe_missing(self, run: Run, url_input: str) -> str:
+        # Without the URL: what names a token reaches no log of Airflow.
+        others = {name: value for name, value in run.inputs.items() if name != url_input}
+        scripted = [callback.as_json() for callback in self._callbacks.all()]
+        text = (
+            f"no callback matches run {run.run_id} of flow {run.flow_id} with the inputs "
+            f"{others!s:.1000}. Scripted are {scripted!s:.1000}. For a run that never calls back: "
+            "callbacks.add(None)"
+        )
+        # What was received may contain lone surrogates.
+        return text.encode(errors="backslashreplace").decode()
 
     async def _play(self, callback: Callback, run: Run, url: str) -> None:
         for call in callback.first_steps(run, self._state.run_link(run.run_id)):
@@ -98,7 +106,7 @@ class CallbackSender:
                 return
         if callback.started is not None:
             self._state.add(Work(run.run_id, run.flow_id, run.inputs, now()))
-        for call in callback.words(run):
+        for call in callback.progress_calls(run):
             if await self._send(callback, call, run, url) == 404 and callback.obeys:
                 return
         for call in callback.ends():
@@ -109,43 +117,39 @@ class CallbackSender:
     ) -> int | None:
         """Send a call until it is accepted or given up, and journal it; return the last status."""
         url = own if call["token"] is None else with_token(own, call["token"])
-        attempt, attempts, body = _Attempt(), 0, None
+        sending = _Sending()
         try:
             await asyncio.sleep(call["delay"])
-            body = await _in_thread(lambda: callback.body_of(call, run))
-            content, wait = encode_body(body), callback.wait
-            while True:
-                attempts += 1
-                attempt = await _attempt(url, content)
-                if attempt.wait is None or attempts == callback.attempts:
-                    break
-                await asyncio.sleep(min(max(wait, attempt.wait), _MAX_WAIT))
-                wait *= 2
+            sending.body = await _in_thread(lambda: callback.body_of(call, run))
+            await _send_until_accepted(url, sending, callback)
         except asyncio.CancelledError:
-            attempt = replace(attempt, error="the service was stopped")
+            sending.last = replace(sending.last, error="the service was stopped")
             raise
         except Exception as error:
-            attempt = _Attempt(error=f"result: {type(error).__name__}: {error}")
+            sending.last = _Attempt(error=f"result: {type(error).__name__}: {error}")
         finally:
-            response = attempt.response
-            for secret in filter(
-                None, [*parse_qs(urlsplit(own).query).get("token", []), call["token"]]
-            ):
-                response = response.replace(secret, WITHHELD)
-            self._state.add(
-                SentCallback(
-                    run_id=run.run_id,
-                    flow_id=run.flow_id,
-                    url=withhold_tokens(url),
-                    body=summarize(withhold_tokens(body)),
-                    status=attempt.status,
-                    response=response[:LONG_STRING],
-                    error=attempt.error,
-                    attempts=attempts,
-                    at=now(),
-                )
+            tokens = [*parse_qs(urlsplit(own).query).get("token", []), call["token"]]
+            self._record(run, url, sending, secrets=[token for token in tokens if token])
+        return sending.last.status
+
+    def _record(self, run: Run, url: str, sending: _Sending, secrets: list[str]) -> None:
+        """Write a call to the journal, without the tokens in it."""
+        response = sending.last.response
+        for secret in secrets:
+            response = response.replace(secret, WITHHELD)
+        self._state.add(
+            SentCallback(
+                run_id=run.run_id,
+                flow_id=run.flow_id,
+                url=withhold_tokens(url),
+                body=summarize(withhold_tokens(sending.body)),
+                status=sending.last.status,
+                response=response[:LONG_STRING],
+                error=sending.last.error,
+                attempts=sending.attempts,
+                at=now(),
             )
-        return attempt.status
+        )
 
 
 @dataclass(frozen=True)
@@ -162,10 +166,38 @@ class _Attempt:
     wait: float | None = None
 
 
+@dataclass
+class _Sending:
+    """
+    A call while it is sent.
+
+    :param body: what is sent, ``None`` before it is known
+    :param attempts: how often it was sent
+    """
+
+    body: Any = None
+    attempts: int = 0
+    last: _Attempt = field(default_factory=_Attempt)
+
+
+async def _send_until_accepted(url: str, sending: _Sending, callback: Callback) -> None:
+    """Send a call until it is accepted or the attempts of its callback are used up."""
+    content = encode_body(sending.body)
+    wait = callback.wait
+    while True:
+        sending.attempts += 1
+        sending.last = await _attempt(url, content)
+        if sending.last.wait is None or sending.attempts == callback.attempts:
+            return
+        await asyncio.sleep(min(max(wait, sending.last.wait), _MAX_WAIT))
+        wait *= 2
+
+
 async def _attempt(url: str, content: bytes) -> _Attempt:
     """Send a call once."""
     timeout = httpx.Timeout(_TIMEOUT).as_dict()
-    status, body = None, b""
+    status = None
+    body = b""
     try:
         request = httpx.Request(
             "POST", url, headers=_HEADERS, content=content, extensions={"timeout": timeout}
@@ -185,10 +217,12 @@ async def _attempt(url: str, content: bytes) -> _Attempt:
         # Without its text, which may quote the URL.
         is_lost = isinstance(error, httpx.TransportError | TimeoutError)
         return _Attempt(status=status, error=type(error).__name__, wait=0.0 if is_lost else None)
+
     wait = None
     if status in _RETRIED:
         seconds = response.headers.get("retry-after", "")
-        wait = float(seconds) if seconds.isascii() and seconds.isdecimal() else 0.0
+        is_number = seconds.isascii() and seconds.isdecimal()
+        wait = float(seconds) if is_number else 0.0
     return _Attempt(status=status, response=body.decode("utf-8", errors="replace"), wait=wait)
 
 

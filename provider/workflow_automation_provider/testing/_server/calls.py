@@ -82,12 +82,13 @@ async def receive_body(receive: Receive) -> Body:
         chunk: bytes = message.get("body", b"")
         digest.update(chunk)
         size += len(chunk)
-        if size <= MAX_PARSED:
+        is_parsed = size <= MAX_PARSED
+        if is_parsed:
             kept += chunk
         else:
             kept.clear()
         if not message.get("more_body", False):
-            return Body(size, digest.hexdigest(), bytes(kept) if size <= MAX_PARSED else None)
+            return Body(size, digest.hexdigest(), bytes(kept) if is_parsed else None)
 
 
 def summarize(value: Any) -> Any:

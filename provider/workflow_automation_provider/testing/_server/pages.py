@@ -1,8 +1,4 @@
-"""
-The web pages.
-
-A list of the runs, and a page for each run, which is where its ``run_link`` leads.
-"""
+"""The web pages: a list of the runs, and a page for each, which is where its ``run_link`` leads."""
 
 from __future__ import annotations
 
@@ -36,8 +32,11 @@ async def index(journal: Journal, _: Request) -> Response:
         f"<td>{_text(run.flow_id)}</td><td>{_time(run.at)}</td></tr>"
         for run in reversed(journal.runs())
     )
-    table = f"<table><tr><th>Run</th><th>Flow</th><th>At (UTC)</th></tr>{rows}</table>"
-    return _page("Runs", table if rows else "<p>No run has been started yet.</p>")
+    if not rows:
+        return _page("Runs", "<p>No run has been started yet.</p>")
+    return _page(
+        "Runs", f"<table><tr><th>Run</th><th>Flow</th><th>At (UTC)</th></tr>{rows}</table>"
+    )
 
 
 async def run(journal: Journal, request: Request) -> Response:
@@ -46,33 +45,36 @@ async def run(journal: Journal, request: Request) -> Response:
     run = next((run for run in journal.runs() if run.run_id == run_id), None)
     if run is None:
         return _page("No such run", _ALL_RUNS, status=404)
-    callbacks = [sent for sent in journal.callbacks() if sent.run_id == run_id]
-    uploads = [upload for upload in journal.uploads() if upload.run_id == run_id]
+
     started_by = "path" if run.by == "path" else f"key “{run.key}”"
     body = (
         f"<table><tr><th>Flow</th><td>{_text(run.flow_id)}</td></tr>"
         f"<tr><th>Started by</th><td>{_text(started_by)}</td></tr>"
         f"<tr><th>At (UTC)</th><td>{_time(run.at)}</td></tr></table>"
-        f"<h2>Inputs</h2>{_json(run.inputs)}<h2>Files</h2>"
-        + ("".join(map(_upload, uploads)) or "<p>None.</p>")
-        + ("<h2>Callbacks</h2>" if callbacks else "")
-        + "".join(map(_callback, callbacks))
+        f"<h2>Inputs</h2>{_json(run.inputs)}"
     )
+
+    uploads = [_upload(upload) for upload in journal.uploads() if upload.run_id == run_id]
+    files = "".join(uploads) or "<p>None.</p>"
+    body += f"<h2>Files</h2>{files}"
+
+    callbacks = [_callback(sent) for sent in journal.callbacks() if sent.run_id == run_id]
+    if callbacks:
+        body += f"<h2>Callbacks</h2>{''.join(callbacks)}"
     return _page(f"Run {run.run_id}", body + _ALL_RUNS)
 
 
 def _upload(upload: Upload) -> str:
-    files = (
-        "<p>Too large to be shown.</p>"
-        if upload.files is None
-        else "".join(map(_json, upload.files))
-    )
+    if upload.files is None:
+        files = "<p>Too large to be shown.</p>"
+    else:
+        files = "".join(_json(file) for file in upload.files)
     return f"<p>{upload.size} bytes at {_time(upload.at)}</p>{files}"
 
 
 def _callback(callback: SentCallback) -> str:
     response = callback.error or f"{callback.status} {callback.response}"
-    attempts = f"{callback.attempts} attempt{'' if callback.attempts == 1 else 's'}"
+    attempts = "1 attempt" if callback.attempts == 1 else f"{callback.attempts} attempts"
     return (
         f"<p>POST {_text(callback.url)}<br>{_text(response)} ({attempts}) at "
         f"{_time(callback.at)}</p>"

@@ -161,15 +161,20 @@ def faulty_response(fault: Fault, call: Call, usual: Response) -> Response:
             return _response(status, b"")
         case "echo_key":
             return _echo(status, call.key_value or b"", bytes(usual.body))
+
     headers = dict(fault.headers)
     if fault.retry_after is not None:
         headers["retry-after"] = str(fault.retry_after)
     if fault.location is not None:
         headers["location"] = fault.location
-    if fault.body is None and fault.kind == "response":
-        return _response(status, bytes(usual.body), headers)
-    body = {"error": f"the fault {fault.kind}"} if fault.body is None else fault.body
-    return _response(status, encode_body(body), headers)
+
+    if fault.body is not None:
+        body = encode_body(fault.body)
+    elif fault.kind == "response":
+        body = bytes(usual.body)
+    else:
+        body = encode_body({"error": f"the fault {fault.kind}"})
+    return _response(status, body, headers)
 
 
 async def send_faulty(fault: Fault, response: Response, exchange: Exchange) -> None:
@@ -217,13 +222,11 @@ async def _endless(limit: int, response: Response, exchange: Exchange) -> None:
 def _echo(status: int, key_value: bytes, usual: bytes) -> Response:
     raw = key_value.decode("latin-1")
     forms = [raw, quote_from_bytes(key_value, safe=""), base64.b64encode(key_value).decode("ascii")]
-    # An accepted run keeps its ID in the response, so that a client logs or returns that response.
+    text = " ".join(forms)
     body: Any = {"echo": forms}
     if status < 300:
+        # An accepted run keeps its ID in the response, so that a client logs or returns that
+        # response.
         accepted = json.loads(usual)
-        body = (
-            {**accepted, **body} if isinstance(accepted, dict) else f"{accepted} {' '.join(forms)}"
-        )
-    return _response(
-        status, json.dumps(body, ensure_ascii=False).encode(), {"x-echo": " ".join(forms)}
-    )
+        body = accepted | body if isinstance(accepted, dict) else f"{accepted} {text}"
+    return _response(status, json.dumps(body, ensure_ascii=False).encode(), {"x-echo": text})

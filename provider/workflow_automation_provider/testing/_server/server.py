@@ -75,14 +75,7 @@ class BackgroundServer:
             ssl_keyfile=keyfile,
         )
         # Here rather than in the thread, so that an invalid certificate raises in the caller.
-        for path in [path for path in (certfile, keyfile) if path]:
-            # The error of the ssl module names no file.
-            Path(path).open("rb").close()
-        try:
-            self._config.load()
-        except ssl.SSLError as error:
-            error.filename = certfile
-            raise
+        _load(self._config, certfile, keyfile)
         self._thread = threading.Thread(
             target=self._run, name="workflow-automation-service", daemon=True
         )
@@ -112,6 +105,7 @@ class BackgroundServer:
         await server.startup(sockets=[self._sock])
         self._ready.set_result(asyncio.get_running_loop())
         await self._stopping.wait()
+
         # uvicorn's own shutdown is slow, and waits for hanging requests.
         for listener in server.servers:
             listener.close()
@@ -121,6 +115,24 @@ class BackgroundServer:
         if tasks:
             await asyncio.wait(tasks, timeout=_LAST_TASKS)
         await _end_all_tasks()
+
+
+def _load(config: uvicorn.Config, *files: str | os.PathLike[str] | None) -> None:
+    """
+    Load a configuration.
+
+    :param files: its certificate and private key
+    :raises OSError: if one of them cannot be used, with its name
+    """
+    # The error of the ssl module names no file.
+    for file in files:
+        if file:
+            Path(file).open("rb").close()
+    try:
+        config.load()
+    except ssl.SSLError as error:
+        error.filename = files[0]
+        raise
 
 
 async def _end_all_tasks() -> None:

@@ -1,8 +1,4 @@
-"""
-What the running service knows.
-
-Its keys and runs, and the journal that it writes so that they survive a kill.
-"""
+"""The keys and the runs of a running service, and the journal by which they survive a kill."""
 
 from __future__ import annotations
 
@@ -54,13 +50,12 @@ class State:
             self._drop_half_written_line()
         except BaseException as error:
             os.close(self._fd)
-            if isinstance(error, BlockingIOError):
-                text = (
-                    f"Another service is writing the journal {journal.path}; stop it, or use "
-                    "another file"
-                )
-                raise JournalError(text) from error
-            raise
+            if not isinstance(error, BlockingIOError):
+                raise
+            raise JournalError(
+                f"Another service is writing the journal {journal.path}; stop it, or use another "
+                "file"
+            ) from error
 
     def add(self, *records: Record) -> None:
         """

@@ -259,6 +259,14 @@ def test_a_line_is_bounded_before_it_is_parsed(tmp_path):
         tracemalloc.stop()
 
 
+def test_a_pattern_is_no_batch_but_a_file_with_a_star_in_its_name_is(tmp_path, bucket):
+    (tmp_path / "*.jsonl").write_text("{}\n")
+    assert [item.inputs for item in read(str(tmp_path / "*.jsonl"))] == [b"{}"]
+    for pattern in (f"{tmp_path}/a*.jsonl", bucket.url("in/*.jsonl")):
+        with pytest.raises(InvalidRequestError):
+            read(pattern)
+
+
 # The output
 
 WHOLE: list[BatchItem] = [{"index": n, "status": "started", "run_id": f"{n}"} for n in range(3)]

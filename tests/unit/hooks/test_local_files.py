@@ -110,7 +110,7 @@ def test_sources_that_name_no_file(folder, files, kind, words):
         resolve(files(folder) if callable(files) else files)
 
 
-def test_what_a_file_is_told_as(folder):
+def test_name_size_and_media_type(folder):
     names = [
         "sub/d.csv",
         "no_ending",
@@ -181,6 +181,12 @@ def test_a_local_glob_names_each_file_that_pythons_does_once(files, links, patte
             assert any(Path(path).is_dir() for path in matches)
         else:
             assert sorted(found) == sorted(expected)
+
+
+def test_of_two_paths_to_a_file_the_one_with_the_fewest_names_counts(tmp_path):
+    write(tmp_path, {"a/y.csv", "z/x.csv"}, {"a/link": "z"})
+    (file,) = resolved(f"{tmp_path}/**/*/x.csv")
+    assert file.path == "z/x.csv"
 
 
 @pytest.mark.parametrize(("pattern", "code"), [("*/*.csv", errno.EACCES), ("**", errno.EIO)])

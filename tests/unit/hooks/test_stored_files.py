@@ -1,7 +1,7 @@
 """
 Sources in a store, here one of our own.
 
-Globs and prefixes name all that they mean, once, or are an error.
+Globs and prefixes find all that they name, once, or are an error.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Keys(AbstractFileSystem):  # type: ignore[misc]  # has no types
         super().__init__()
         self.keys: set[str] = set()
         self.denied = ""
-        self.told: dict[str, object] = {}
-        """What it says of each object besides."""
+        self.fields: dict[str, object] = {}
+        """What else it returns of each object."""
 
     def _entry(self, key, kind="file"):
-        return {"name": key, "type": kind, "size": 1, **self.told}
+        return {"name": key, "type": kind, "size": 1, **self.fields}
 
     def ls(self, folder, *, detail):
         folder = folder.rstrip("/")
@@ -202,11 +202,11 @@ def test_a_folder_that_cannot_be_listed(store, monkeypatch, pattern, denied):
 @pytest.mark.parametrize(
     "field", ["generation", "ETag", "etag", "sha", "modificationTime", "modify"]
 )
-def test_what_stores_tell_of_a_version(store, monkeypatch, field):
+def test_the_field_of_each_store_identifies_the_version(store, monkeypatch, field):
     """To be read is no change."""
     prints = []
-    for told in ({"atime": 1, field: 1}, {"atime": 2, field: 1}, {"atime": 2, field: 2}):
-        monkeypatch.setattr(store, "told", told)
+    for fields in ({"atime": 1, field: 1}, {"atime": 2, field: 1}, {"atime": 2, field: 2}):
+        monkeypatch.setattr(store, "fields", fields)
         prints += [file.fingerprint() for file in resolved(f"{store.url}/top.csv")]
     assert (prints[0] == prints[1], prints[1] == prints[2]) == (True, False)
 
@@ -229,13 +229,13 @@ class Unquoted(Flat):
 
     def find(self, folder, **options):
         found = super().find(folder, **options)
-        return {key: {**info, "etag": f"{self.told['etag']}"} for key, info in found.items()}
+        return {key: {**info, "etag": f"{self.fields['etag']}"} for key, info in found.items()}
 
     async def _info(self, key):
-        return {**self.info(key), "etag": f'"{self.told["etag"]}"'}
+        return {**self.info(key), "etag": f'"{self.fields["etag"]}"'}
 
     def ls(self, folder, *, detail):
-        return [{**info, "etag": self.told["etag"]} for info in super().ls(folder, detail=detail)]
+        return [{**info, "etag": self.fields["etag"]} for info in super().ls(folder, detail=detail)]
 
     async def _cat_file(self, key, **_):
         return b"x"
@@ -246,7 +246,7 @@ class TestVersions:
     def unquoted(self):
         store = Unquoted()
         store.keys = {f"/bucket/{name}" for name in ("a", "ab", "b/c", "b/d/")}
-        store.told = {"etag": "1"}
+        store.fields = {"etag": "1"}
         store.url = f"memory://{uuid4()}@bucket"
         attach("memory", conn_id=store.url[9:-7], fs=store)
         return store
@@ -263,12 +263,12 @@ class TestVersions:
             hook.get_conn().upload(request)
         assert len(service.uploads) == len(files) + 1
 
-        unquoted.told = {"etag": "2"}
+        unquoted.fields = {"etag": "2"}
         for file in files:
             with pytest.raises(FileUnavailableError, match="changed while"):
                 hook.upload_files(run_id, [file], "demo-flow")
 
-        unquoted.told = {"etag": "1"}
+        unquoted.fields = {"etag": "1"}
         unquoted.keys.clear()
         for file in files:
             with pytest.raises(FileUnavailableError, match=r"deleted|FileNotFound"):
@@ -276,6 +276,6 @@ class TestVersions:
 
 
 def test_an_object_that_is_decompressed_on_the_way_is_refused(store, monkeypatch):
-    monkeypatch.setattr(store, "told", {"generation": "1", "contentEncoding": "gzip"})
+    monkeypatch.setattr(store, "fields", {"generation": "1", "contentEncoding": "gzip"})
     with pytest.raises(InvalidRequestError, match=r"top\.csv' has .* Content-Encoding: gzip"):
         resolve(f"{store.url}/top.csv")

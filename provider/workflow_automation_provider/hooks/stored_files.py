@@ -1,0 +1,175 @@
+"""Find the files that a URL, a glob or a prefix names in a store."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from workflow_automation_provider.client.files import File, reason
+from workflow_automation_provider.client.redaction import shown
+from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.hooks.objects import (
+    Info,
+    Store,
+    StoredFile,
+    fingerprint_of,
+    version_of,
+)
+from workflow_automation_provider.hooks.paths import Glob, has_wildcard, name_of
+from workflow_automation_provider.hooks.reading import ObjectReading
+from workflow_automation_provider.hooks.stores import as_url, stored_at
+
+if TYPE_CHECKING:
+    from airflow.sdk import ObjectStoragePath
+
+# Seconds until a change shows in a time of whole seconds, with some for a clock that differs; and
+# how often to wait for it.
+_SETTLED = 1.25
+_WAITS = 3
+
+
+def stored_files(
+    name: str, source: str | ObjectStoragePath, stores: dict[int, Store]
+) -> Iterator[File]:
+    """
+    Return the files of a source, which are found as they are iterated.
+
+    An object that is named begins to be looked up now.
+
+    :param name: what the source is called in errors
+    :param stores: those that are known so far, by the ID of their file system
+    :raises FileUnavailableError: if there is no file, or the store cannot be read
+    :raises InvalidRequestError: if it is no URL of a store, or names what is no file
+    """
+    with _errors_of(name, source):
+        fs, path = stored_at(name, source)
+        scheme = str(source).partition("://")[0].strip().lower()
+        if id(fs) not in stores:
+            stores[id(fs)] = Store(fs, scheme)
+        store = stores[id(fs)]
+
+        is_prefix = str(source).endswith("/")
+        if is_prefix or has_wildcard(path):
+            files = _all_found(store, path, is_prefix=is_prefix)
+        else:
+            files = _one_named(store, path, store.look_up(path))
+    return _with_errors_of(name, source, files)
+
+
+def _all_found(store: Store, path: str, *, is_prefix: bool) -> Iterator[File]:
+    """Yield the files that a glob or a prefix names."""
+    found = store.find_below(path) if is_prefix else store.find(path)
+    # What was listed may be much, and all that is needed of it was taken.
+    store.fs.invalidate_cache()
+    if not found:
+        raise FileNotFoundError
+
+    for one in found:
+        if one.listing is None:
+            info = _settled(store, one.key, store.look_up(one.key)())
+        else:
+            info = one.info
+        yield _stored_file(store, one.key, info, path=one.path, listing=one.listing)
+
+
+def _one_named(store: Store, key: str, looked_up: Callable[[], Info]) -> Iterator[File]:
+    """Yield the file of a key."""
+    info = _settled(store, key, looked_up())
+    yield _stored_file(store, key, info, path=None, listing=None)
+
+
+def _with_errors_of(name: str, source: object, files: Iterator[File]) -> Iterator[File]:
+    with _errors_of(name, source):
+        yield from files
+
+
+@contextmanager
+def _errors_of(name: str, source: object) -> Iterator[None]:
+    """Raise any exception of a store as an error that names the source."""
+    url = as_url(source)
+    try:
+        yield
+    except InvalidRequestError:
+        raise
+    except FileNotFoundError:
+        raise FileUnavailableError(f"{name}: there is no file at {shown(url)}.") from None
+    except Exception as error:  # object stores raise all kinds of exceptions
+        why = reason(error, url)
+        raise FileUnavailableError(f"{name}: {shown(url)} cannot be read: {why}.") from None
+
+
+def _stored_file(
+    store: Store, key: str, info: Info, *, path: str | None, listing: Glob | None
+) -> File:
+    """
+    Return the file of an object.
+
+    :param path: its path below the root of a glob, None if it was named itself
+    :param listing: the listing that it was found by, None if it was looked up
+    :raises InvalidRequestError: if it is no file, or has no size
+    """
+    location = f"{store.scheme}://{key}"
+    size = info.get("size")
+    file_name = name_of(location)
+    if info["type"] == "directory":
+        advice = "to upload everything below it, pass its URL as text that ends with /"
+        raise InvalidRequestError(f"{shown(location)} is a directory: {advice}.")
+
+    # Google Cloud Storage lists the size of what it has, and returns it decompressed.
+    is_decompressed = info.get("contentEncoding") == "gzip"
+    if info["type"] != "file" or size is None or is_decompressed:
+        advice = "store it as a file without Content-Encoding: gzip"
+        raise InvalidRequestError(
+            f"{shown(location)} has no known size, which an upload requires: {advice}."
+        )
+
+    fingerprint = fingerprint_of(info)
+    return StoredFile(
+        name=file_name,
+        size=size,
+        content_type=None,
+        source=shown(location),
+        open=functools.partial(store.fs.open, key, "rb"),
+        fingerprint=lambda: fingerprint,
+        location=location,
+        read_ahead=ObjectReading,
+        path=path,
+        store=store,
+        key=key,
+        listing=listing,
+    )
+
+
+def _settled(store: Store, key: str, info: Info) -> Info:
+    """
+    Return what a store has of an object, once a later change would show in it.
+
+    :raises TimeoutError: if the object is written to all the time
+    """
+    for _ in range(_WAITS):
+        seconds = _seconds_to_settle(info)
+        if not seconds:
+            return info
+        time.sleep(seconds)
+        info = store.look_up(key)()
+
+    if _seconds_to_settle(info):
+        raise TimeoutError("it is being written to")
+    return info
+
+
+def _seconds_to_settle(info: Info) -> float:
+    """Return the seconds until a change shows, where a time alone identifies the version."""
+    _, changed_at = version_of(info)
+    if isinstance(changed_at, datetime):
+        changed_at = changed_at.timestamp()
+    if not isinstance(changed_at, int | float):
+        return 0.0
+
+    age = time.time() - changed_at
+    is_recent = -1 < age < _SETTLED
+    return _SETTLED - age if is_recent else 0.0

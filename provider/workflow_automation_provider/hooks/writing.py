@@ -1,0 +1,92 @@
+"""Write whole files to a store: until a new one is there as a whole, an earlier one stays."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+from workflow_automation_provider.hooks.stores import begin, bucket_of, in_time, wait_for
+
+# The bytes that a slow store takes in a second.
+_SLOWEST = 100_000
+
+
+def check_writable(fs: Any, key: str) -> None:
+    """
+    Write and remove an empty file beside a file that will be written.
+
+    :raises Exception: of any kind, if it cannot be written
+    """
+    is_in_bucket = bucket_of(key) != ""
+    if not is_in_bucket:
+        if in_time(fs.isdir, key):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if _is_local(fs):
+            _check_replaceable(Path(key))
+
+    # The right to write may be limited to names that begin like this one.
+    probe = f"{key}.probe-{secrets.token_hex(8)}"
+    in_time(fs.pipe_file, probe, b"")
+    with contextlib.suppress(Exception):  # who may write need not be allowed to remove
+        in_time(fs.rm_file, probe)
+
+
+def write_whole(fs: Any, key: str, path: str) -> None:
+    """
+    Write a local file to a store.
+
+    :param path: that of the local file
+    :raises Exception: of any kind, if it cannot be written
+    """
+    # A bucket shows an object only once it is whole, and not every store can discard a part. A file
+    # of a file system can be seen while it grows, so it is written under another name first.
+    is_in_bucket = bucket_of(key) != ""
+    if is_in_bucket:
+        _put(fs, path, key)
+        return
+
+    beside = _name_beside(key)
+    try:
+        _put(fs, path, beside)
+        if _is_local(fs) and Path(key).exists():
+            shutil.copymode(key, beside)
+        in_time(fs.mv, beside, key)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            in_time(fs.rm_file, beside)
+        raise
+
+
+def _put(fs: Any, path: str, key: str) -> None:
+    """Write a local file to a key, in as much time as a slow store takes for its size."""
+    size = Path(path).stat().st_size
+    wait_for(begin(fs.put_file, path, key), size / _SLOWEST)
+
+
+def _name_beside(key: str) -> str:
+    """Return a name in the folder of a key that no other file has."""
+    folder, separator, _ = key.rpartition("/")
+    return f"{folder}{separator}.output-{secrets.token_hex(8)}"
+
+
+def _is_local(fs: Any) -> bool:
+    return "file" in fs.protocol
+
+
+def _check_replaceable(path: Path) -> None:
+    """Raise a PermissionError if a file is another user's, in a sticky folder such as ``/tmp``."""
+    try:
+        owner = path.stat().st_uid
+    except FileNotFoundError:
+        return
+
+    folder = path.parent.stat()
+    is_sticky = bool(folder.st_mode & stat.S_ISVTX)
+    if is_sticky and os.geteuid() not in (0, owner, folder.st_uid):
+        raise PermissionError(errno.EPERM, "it is another user's, in a folder with the sticky bit")
