@@ -11,7 +11,6 @@ from workflow_automation_provider.client.checks import check_seconds, kind_of, o
 from workflow_automation_provider.client.protocol import NO_INPUTS
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
-    OutcomeUnknownError,
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.errors import task_error
@@ -84,7 +83,8 @@ def trigger_flow_once(
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
     from workflow_automation_provider.lineage import collect
 
-    context = get_current_context() if context is None else context
+    if context is None:
+        context = get_current_context()
     hook = WorkflowAutomationHook(workflow_automation_conn_id)
     starter: RunStarter | None = None
     try:
@@ -99,7 +99,9 @@ def trigger_flow_once(
         def prepare() -> tuple[Request, dict[str, str]]:
             # Only now, so that an error can mention what an earlier try did.
             _check(on_unknown_start, send_retry_timeout)
-            flow = None if flow_id is None else rendered("flow_id", flow_id)
+            flow = None
+            if flow_id is not None:
+                flow = rendered("flow_id", flow_id)
             return hook.prepare_trigger(inputs, flow), {}
 
         run = starter.start(prepare)
@@ -107,7 +109,6 @@ def trigger_flow_once(
         failed = task_error(
             hook.located(error, flow_id),
             context,
-            retried=(OutcomeUnknownError,) if on_unknown_start == "start_again" else (),
             starts_again=on_unknown_start == "start_again",
             name=name,
             earlier=starter.earlier if starter else None,

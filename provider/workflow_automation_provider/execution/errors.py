@@ -20,6 +20,7 @@ from workflow_automation_provider.exceptions import (
     Code,
     ConnectionUnusableError,
     InvalidRequestError,
+    OutcomeUnknownError,
     RunTimeoutError,
     WorkflowAutomationError,
 )
@@ -68,7 +69,8 @@ def task_error(
 
     :param retried: errors to leave to Airflow's retry, in addition to busy, not sent and an
         unavailable file
-    :param starts_again: whether a retry after an unknown outcome starts another run
+    :param starts_again: whether an unknown outcome is left to Airflow's retry, too, which then
+        starts another run
     :param again: how to start over
     :param what_to_do: in place of what the code says
     :param name: the name of a start within the task
@@ -80,13 +82,16 @@ def task_error(
     if isinstance(error, AirflowFailException):
         return error.with_traceback(None)  # a start inside the task has made it whole
 
+    if starts_again:
+        retried = (*retried, OutcomeUnknownError)
+    is_retried = _is_left_to_airflow(error, retried)
+
     # Whose run it is, if there is one.
     of_run, consequence = error, error.consequence
     if earlier and error.accepted is Accepted.NO:
         of_run = earlier
         consequence = f"{consequence}\nBut {earlier.message}"
 
-    is_retried = _is_left_to_airflow(error, retried)
     will_retry = is_retried and _has_retries_left(context)
     if what_to_do is None and of_run.code:
         what_to_do = of_run.code.what_to_do.format(

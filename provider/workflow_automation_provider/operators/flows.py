@@ -241,23 +241,31 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with, which never leaves out a run that was started."""
-        run = self._flow_run.run if self._flow_run else None
+        run = earlier = None
+        if self._flow_run:
+            run = self._flow_run.run
+            earlier = self._flow_run.starter.earlier
+
+        # The error of a run that failed, or is unidentified, is whole without the run.
+        if run is not None and not isinstance(error, RunFailedError | UnidentifiedError):
+            flow_id = error.flow_id or run.get("flow_id")
+            run_id = error.run_id or run.get("run_id")
+            return error_after_start(
+                error.with_facts(flow_id=flow_id, run_id=run_id),
+                context,
+                run,
+                retried=(OutcomeUnknownError, ConnectionUnusableError),
+            )
+
         retried: list[type[WorkflowAutomationError]] = []
-        if self.on_unknown_start != "fail":
+        if self.on_unknown_start == "claim":
             retried.append(OutcomeUnknownError)
         if self.on_run_failed == "start_again":
             retried.append(RunFailedError)
-        # The error of a run that failed, or is unidentified, says it all.
-        if run is None or isinstance(error, RunFailedError | UnidentifiedError):
-            again = self.on_unknown_start == "start_again"
-            earlier = self._flow_run.starter.earlier if self._flow_run else None
-            return task_error(
-                error, context, retried=tuple(retried), starts_again=again, earlier=earlier
-            )
-        flow_id, run_id = error.flow_id or run.get("flow_id"), error.run_id or run.get("run_id")
-        return error_after_start(
-            error.with_facts(flow_id=flow_id, run_id=run_id),
+        return task_error(
+            error,
             context,
-            run,
-            retried=(OutcomeUnknownError, ConnectionUnusableError),
+            retried=tuple(retried),
+            starts_again=self.on_unknown_start == "start_again",
+            earlier=earlier,
         )
