@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from workflow_automation_provider.execution.batch.record import counts_text
+from workflow_automation_provider.execution.batch.report import counts_text
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
 

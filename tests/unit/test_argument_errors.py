@@ -214,10 +214,11 @@ def batches(folder: Path) -> Iterator[object]:
         f'{{"a": {{{pair}, "a": 2}}}}',
         f'{{{pair}, "b": NaN}}',
         f'{{{pair}, "b": "\\ud800"}}',
-        "[" * 100_000,
+        f"{{}}\n{'[' * 100_000}",
         f"{{{pair}\n{{{pair} x}}\n7",
         f"customer,{SECRET}",
         f"[\n{{{pair}}}\n]",
+        f"[{{{pair}}}]",
         f'{{"\ufeff{pair[1:]}}}',
     ):
         path.write_text(text)
