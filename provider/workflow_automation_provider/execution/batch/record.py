@@ -24,6 +24,7 @@ reports the rest.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -236,7 +237,7 @@ class BatchRecord(TaskRecord):
 
     def _keep_digest(self, index: int, digest: bytes) -> None:
         missing = index + 1 - len(self._digests)
-        self._digests.extend([b""] * missing)
+        self._digests.extend(itertools.repeat(b"", missing))
         self._digests[index] = digest
 
 

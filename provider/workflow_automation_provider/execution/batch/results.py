@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -80,7 +81,7 @@ class Results:
         self._by_status[self.status(index)] -= 1
         self._by_status[item["status"]] += 1
         missing = index + 1 - len(self._results)
-        self._results.extend([b""] * missing)
+        self._results.extend(itertools.repeat(b"", missing))
         self._results[index] = json.dumps(item).encode()
 
     def get(self, index: int) -> BatchItem | None:
