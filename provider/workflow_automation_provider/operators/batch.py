@@ -202,13 +202,15 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
 def _what_to_do(error: WorkflowAutomationError) -> str | None:
     """Return what to do after an error, None for what its code says."""
-    from workflow_automation_provider.execution.batch.output import OutputUnavailableError
-
     if error.accepted is not Accepted.NO:
         return (
             "A Clear starts all items again: unless Airflow retries the task,\n"
             "start those without a run in another batch."
         )
+
+    # Not at the top: the DAG processor needs none of it.
+    from workflow_automation_provider.execution.batch.output import OutputUnavailableError
+
     if isinstance(error, OutputUnavailableError):
         return (
             "Let output_path name a file that this task can write.\n"

@@ -52,7 +52,7 @@ class FailureStreak:
         self._lock = Lock()
 
     def end(self) -> None:
-        """Begin anew, after a usable response."""
+        """Count from zero again, after a usable response."""
         with self._lock:
             self._length = 0
 

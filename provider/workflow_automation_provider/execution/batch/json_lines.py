@@ -51,7 +51,7 @@ class LineError(Exception):
     """
     A line that is not an object of input names and values.
 
-    :param problem: what is wrong with it and how to mend that, to follow what the line is called
+    :param problem: what is wrong and how to correct it: the sentence after the place of the line
     :param column: the character that is wrong, from 1; None if it is unknown
     """
 

@@ -17,9 +17,9 @@ Results of more than :data:`_MAX_ENTRY_BYTES` bytes are written in several entri
 items are opened. So an entry stays well below the 64 KiB that Airflow warns of
 (``[state_store] max_value_storage_bytes``).
 
-**A later try** takes an open item without a result as *unknown*. It sends what has no entry or is
-*not started*, with ``start_again`` also *unknown* ones, which stay so if that starts nothing. It
-reports the rest.
+**A later try** takes an open item without a result as *unknown*. It sends the items that are in no
+entry or *not started*. With ``start_again``, it also sends the *unknown* ones, which stay unknown
+if that starts no run. All others it only reports.
 """
 
 from __future__ import annotations
@@ -189,26 +189,30 @@ class BatchRecord(TaskRecord):
         number = 0
         for item in items:
             number += 1
-            was_sent = self.results.status(item.index) != "not started"
-            if was_sent and not self.has(item):
-                raise _changed_since_sent(
-                    f"{item.place} has other inputs than an earlier try sent, "
-                    "or the flow_id changed."
-                )
+            self._check_unchanged(item)
             self._keep_digest(item.index, item.digest)
             if item.key is not None:
                 self.results.keys[item.index] = item.key
             if self.is_missing(item):
                 missing += 1
+        self._check_none_sent_beyond(number)
+        self.results.total = number
+        return missing
 
+    def _check_unchanged(self, item: Item) -> None:
+        was_sent = self.results.status(item.index) != "not started"
+        if was_sent and not self.has(item):
+            raise _changed_since_sent(
+                f"{item.place} has other inputs than an earlier try sent, or the flow_id changed."
+            )
+
+    def _check_none_sent_beyond(self, number: int) -> None:
         for index in self.results.beyond(number):
             if self.results.status(index) != "not started":
                 raise _changed_since_sent(
                     f"batch has {number} items, and batch[{index}], which an earlier try sent, "
                     "is missing."
                 )
-        self.results.total = number
-        return missing
 
     def has(self, item: Item) -> bool:
         """Return whether it is the item that was checked, or that an earlier try sent."""
@@ -217,7 +221,9 @@ class BatchRecord(TaskRecord):
     def is_missing(self, item: Item) -> bool:
         """Return whether an item is to be sent, if this try has not sent it."""
         status = self.results.status(item.index)
-        return status == "not started" or (status == "unknown" and self.start_again)
+        if status == "unknown":
+            return self.start_again
+        return status == "not started"
 
     def to_send(self, source: BatchSource) -> Iterator[Item]:
         """

@@ -193,11 +193,8 @@ class BatchStarter:
             try:
                 self._send_all(items)
             except BaseException as error:
-                try:
-                    self._await_last_responses(error)
-                finally:  # also if it is interrupted
-                    self._save_results()
-                # Another exception is why the batch was stopped, which its end reports.
+                self._end_in_order(error)
+                # Any other exception is now what stopped the batch, and is reported at its end.
                 if not isinstance(error, Exception):
                     raise
 
@@ -281,6 +278,13 @@ class BatchStarter:
 
     # Interruptions --------------------------------------------------------------------------------
 
+    def _end_in_order(self, error: BaseException) -> None:
+        """Stop the batch because of an error or an interruption, and record what is known."""
+        try:
+            self._await_last_responses(error)
+        finally:  # also if the task is interrupted meanwhile
+            self._save_results()
+
     def _await_last_responses(self, error: BaseException) -> None:
         """Send nothing more, and wait for the responses to the requests under way."""
         # Takes effect before the next hand-over.
@@ -333,13 +337,15 @@ class BatchStarter:
 
     def _interrupted(self, error: BaseException) -> WorkflowAutomationError:
         """Return the error for a batch that an unexpected error ended."""
+        # Without a record, a retry would not continue the batch, but start it again.
         kind = BatchInterruptedError if self._record.outlives_try else WorkflowAutomationError
-        text = ""
+        message = f"The batch was interrupted by {type(error).__name__}"
         # Some errors have no text, and some connections no client.
         with contextlib.suppress(Exception):
-            text = self._hook.get_conn().redact(f": {error}")
-        reason = kind(f"The batch was interrupted by {type(error).__name__}{text}").reason
-        interruption = kind(reason, code=Code.BATCH_INTERRUPTED)
+            message += self._hook.get_conn().redact(f": {error}")
+
+        in_one_line = kind(message).reason
+        interruption = kind(in_one_line, code=Code.BATCH_INTERRUPTED)
         interruption.__cause__ = error
         return interruption
 
