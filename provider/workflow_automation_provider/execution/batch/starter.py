@@ -134,7 +134,7 @@ class BatchStarter:
             were
         """
         try:
-            self._start_all()
+            self._check_and_start()
             return self._finish()
         except WorkflowAutomationError as error:
             raise self._with_results(error) from error.__cause__
@@ -147,8 +147,8 @@ class BatchStarter:
             self._log.warning("%s %s", counts, where_runs_are(self._record, self._written_output))
             raise
 
-    def _start_all(self) -> None:
-        missing = self._check()
+    def _check_and_start(self) -> None:
+        missing = self._check_items()
         template = None
         if missing:
             template = self._hook.prepare_trigger({}, self._flow_id)
@@ -157,7 +157,7 @@ class BatchStarter:
         if template:
             self._start_missing(missing, template)
 
-    def _check(self) -> int:
+    def _check_items(self) -> int:
         """
         Read what earlier tries recorded, and check all items; return how many are to be sent.
 
@@ -235,7 +235,10 @@ class BatchStarter:
         opened: list[Item] = []
         size = 0
         try:
-            while self._has_more and len(opened) < room and size < _MAX_CHUNK_BYTES / 2:
+            while self._has_more:
+                is_full = len(opened) == room or size >= _MAX_CHUNK_BYTES / 2
+                if is_full:
+                    break
                 item = next(items, None)
                 if item is None:
                     self._are_all_opened = True
@@ -303,7 +306,8 @@ class BatchStarter:
         """Record and log the results of the items in flight, now that the batch is stopped."""
         without_response = self._settle_unanswered()
         results = self._in_flight.results()
-        if not self._is_recorded(results):
+        is_recorded = self._record_last(results)
+        if not is_recorded:
             log_runs(self._log, self._results, results)
         if without_response:
             self._log.warning(
@@ -324,7 +328,7 @@ class BatchStarter:
                 job.result = self._results.without_run(job.index, "not started", why)
         return names
 
-    def _is_recorded(self, results: list[BatchItem]) -> bool:
+    def _record_last(self, results: list[BatchItem]) -> bool:
         """Record the last results; return whether a later try can read them."""
         try:
             # Twice: a write that was interrupted may yet take the place of the first one.
