@@ -110,7 +110,7 @@ def test_failed_items_are_listed_and_stop_no_others(
     with pytest.raises(kind) as caught:
         batch(rows(total), output_path=str(output))
     error = caught.value
-    assert isinstance(error, AirflowFailException)
+    assert isinstance(caught.value, AirflowFailException)
     assert error.accepted is (Accepted.MAYBE if status == "unknown" else Accepted.YES)
     if status != "unidentified":
         assert error.consequence == counts(total, started=others, **{status: number})
