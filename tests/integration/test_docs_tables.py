@@ -15,7 +15,7 @@ from doc_pages import ROOT, table
 from workflow_automation_provider import exceptions
 from workflow_automation_provider.client.settings import FIELDS, Settings
 from workflow_automation_provider.exceptions import Accepted, RunFailedError
-from workflow_automation_provider.execution.batch.record import ItemStatus
+from workflow_automation_provider.execution.batch.results import ItemStatus
 from workflow_automation_provider.notifications.flows import FlowNotifier
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator

@@ -24,6 +24,7 @@ from workflow_automation_provider.client.files import upload_bodies
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.decorators.flows import trigger_flow_task
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.execution.batch.output import OutputFile
 from workflow_automation_provider.execution.batch.source import BatchSource
 from workflow_automation_provider.execution.callbacks.report import parse
 from workflow_automation_provider.hooks.sources import resolve
@@ -215,10 +216,11 @@ def batches(folder: Path) -> Iterator[object]:
         f'{{"a": {{{pair}, "a": 2}}}}',
         f'{{{pair}, "b": NaN}}',
         f'{{{pair}, "b": "\\ud800"}}',
-        "[" * 100_000,
+        f"{{}}\n{'[' * 100_000}",
         f"{{{pair}\n{{{pair} x}}\n7",
         f"customer,{SECRET}",
         f"[\n{{{pair}}}\n]",
+        f"[{{{pair}}}]",
         f'{{"\ufeff{pair[1:]}}}',
     ):
         path.write_text(text)
@@ -238,6 +240,14 @@ def batches(folder: Path) -> Iterator[object]:
     )
     yield from ("~/batch", f"file://{folder}", f"{path}/more", f"{folder}/missing", str(folder))
     yield f"{folder}/*.csv"
+
+
+def outputs(folder: Path) -> Iterator[str]:
+    batch = folder / "batch.jsonl"
+    batch.write_text("{}")
+    version = "s3://store@bucket/runs.jsonl?versionId=old"
+    for path in (batch, f"{folder}/", folder / "pipe", folder / "missing" / "runs", version):
+        yield str(path)
 
 
 def connections() -> Iterator[dict[str, Any]]:
@@ -311,6 +321,10 @@ def read_batch(batch: Any) -> object:
     return list(BatchSource(batch, None))
 
 
+def check_output(folder: Path, path: str) -> None:
+    OutputFile(path).check(BatchSource(str(folder / "batch.jsonl"), None))
+
+
 def once(name: Any) -> object:
     task_instance = SimpleNamespace(task_id="task", try_number=1, max_tries=0)
     task = SimpleNamespace(retries=0)
@@ -334,6 +348,7 @@ def attempts(folder: Path) -> Iterator[Callable[[], object]]:
         (lambda element: body(elements=[element]), ("a", 7)),
         (resolve, files(folder)),
         (read_batch, batches(folder)),
+        (partial(check_output, folder), outputs(folder)),
         (once, (" ", 7, "a\n", "x" * 251, "ada ", "\U0001f600")),
         (connect, connections()),
         (parse, callbacks()),

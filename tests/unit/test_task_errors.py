@@ -29,7 +29,9 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.batch.output import OutputUnavailableError
 from workflow_automation_provider.execution.batch.record import BatchRecord
+from workflow_automation_provider.execution.batch.report import with_results, worst_result
 from workflow_automation_provider.execution.batch.source import Item
 from workflow_automation_provider.execution.errors import error_after_start, task_error
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
@@ -97,27 +99,29 @@ def situations() -> Iterator[tuple[str, WorkflowAutomationError]]:
 def batch_errors() -> Iterator[WorkflowAutomationError]:
     """Yield one error of each kind that a batch ends with."""
     rejected = RejectedError("No.", code=Code.KEY_REJECTED, status=401)
-    yield batch(5, "started", "started").told(rejected)
-    yield batch(5).told(NotSentError("The task was ended."))
-    yield batch(5, "unknown").told(OutcomeUnknownError("POST was sent."))
-    yield batch(5, "started").told(BatchInterruptedError("The batch was interrupted."))
+    yield with_results(rejected, batch(5, "started", "started"))
+    yield with_results(NotSentError("The task was ended."), batch(5))
+    yield with_results(OutcomeUnknownError("POST was sent."), batch(5, "unknown"))
+    unwritable = "output_path is '/data/out.jsonl', which cannot be written: Permission denied."
+    yield with_results(OutputUnavailableError(unwritable), batch(5))
+    yield with_results(BatchInterruptedError("The batch was interrupted."), batch(5, "started"))
     for status in ("unknown", "unidentified", "rejected"):
         for number in (1, 2):
             record = batch(5, *["started"] * (5 - number), *[status] * number)
-            error = record.worst(fails_if_rejected=True)
+            error = worst_result(record.results, fails_if_rejected=True)
             assert error
-            record.output_path = "/data/out.jsonl" if number == 2 else None
-            yield record.told(error)
-    assert batch(1, "started").worst(fails_if_rejected=True) is None
-    assert batch(1, "rejected").worst(fails_if_rejected=False) is None
+            yield with_results(error, record, "/data/out.jsonl" if number == 2 else None)
+    assert worst_result(batch(1, "started").results, fails_if_rejected=True) is None
+    assert worst_result(batch(1, "rejected").results, fails_if_rejected=False) is None
     record = batch(0, "started", "started")
     first = Item(0, b"{}", b"digest", "batch[0]")
     for items in ([first, Item(1, b"{}", b"other.", "batch[1]")], [first]):
         with pytest.raises(InvalidRequestError) as caught:
             record.check(items)
-        yield record.told(caught.value)
+        yield with_results(caught.value, record)
     unread = BatchRecord(cast("Any", make_context(BATCH, try_number=2)))
-    yield unread.told(BatchInterruptedError("The batch was interrupted by RuntimeError."))
+    interrupted = BatchInterruptedError("The batch was interrupted by RuntimeError.")
+    yield with_results(interrupted, unread)
 
 
 def batch(total: int, *statuses: str) -> BatchRecord:
@@ -131,7 +135,7 @@ def batch(total: int, *statuses: str) -> BatchRecord:
     ]
     first.write([], results)
     second.read()
-    second.total = total
+    second.results.total = total
     return second
 
 

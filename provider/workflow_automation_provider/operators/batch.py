@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.exceptions import WorkflowAutomationError
-    from workflow_automation_provider.execution.batch.record import BatchItem, BatchSummary
-    from workflow_automation_provider.execution.batch.sender import OnRejected
+    from workflow_automation_provider.execution.batch.record import BatchRecord
+    from workflow_automation_provider.execution.batch.results import BatchItem, BatchSummary
     from workflow_automation_provider.execution.batch.source import Batch
+    from workflow_automation_provider.execution.batch.starter import BatchStarter, OnRejected
     from workflow_automation_provider.execution.starts.starter import OnUnknownStart
 
 __all__ = ["TriggerFlowBatchOperator"]
@@ -104,19 +105,9 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         super().__init__(flow_id=flow_id, send_retry_timeout=send_retry_timeout, **kwargs)
         check_choice("on_unknown_start", on_unknown_start, "fail", "start_again")
         check_choice("on_rejected", on_rejected, "fail", "skip")
-        if not is_limit(max_concurrency) or max_concurrency > _MAX_CONCURRENCY:
-            raise ValueError(
-                f"max_concurrency is {max_concurrency!r}: expected a whole number from 1 to "
-                f"{_MAX_CONCURRENCY}."
-            )
-        rate = max_starts_per_second
-        if rate is not None and not (isinstance(rate, int | float) and 0 < rate < float("inf")):
-            raise ValueError(
-                f"max_starts_per_second is {max_starts_per_second!r}: expected a number of more "
-                "than 0, or None for no limit."
-            )
-        if key is not None and not (isinstance(key, str) and key):
-            raise ValueError(f"key is {key!r}: expected the name of an input, or None for no key.")
+        _check_concurrency(max_concurrency)
+        _check_rate(max_starts_per_second)
+        _check_key(key)
         self.batch = batch
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self.max_concurrency = max_concurrency
@@ -130,29 +121,38 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     def _run_once(self, context: Context, **_: Any) -> list[BatchItem] | BatchSummary:
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.batch.record import BatchRecord
-        from workflow_automation_provider.execution.batch.sender import BatchStarter
+        from workflow_automation_provider.execution.batch.report import with_results
 
-        record = BatchRecord(context, start_again=self.on_unknown_start == "start_again")
+        record = BatchRecord(context, start_again=self._starts_unknown_again)
         record.use()
         try:
-            starter = BatchStarter(
-                record,
-                self.hook,
-                self._retrier,
-                context,
-                batch=self.batch,
-                flow_id=self._rendered_flow_id(),
-                max_concurrency=self.max_concurrency,
-                max_starts_per_second=self.max_starts_per_second,
-                fails_if_rejected=self.on_rejected == "fail",
-                output_path=self._rendered_output_path(),
-                key=self.key,
-            )
+            starter = self._starter(record, context)
         except InvalidRequestError as error:
-            with contextlib.suppress(Exception):  # the error says that it could not be read
+            with contextlib.suppress(Exception):  # the error mentions that it could not be read
                 record.read()
-            raise record.told(error) from error.__cause__
+            raise with_results(error, record) from error.__cause__
         return starter.start()
+
+    def _starter(self, record: BatchRecord, context: Context) -> BatchStarter:
+        from workflow_automation_provider.execution.batch.starter import BatchStarter
+
+        return BatchStarter(
+            record,
+            self.hook,
+            self._retrier,
+            context,
+            batch=self.batch,
+            flow_id=self._rendered_flow_id(),
+            max_concurrency=self.max_concurrency,
+            max_starts_per_second=self.max_starts_per_second,
+            fails_if_rejected=self.on_rejected == "fail",
+            output_path=self._rendered_output_path(),
+            key=self.key,
+        )
+
+    @property
+    def _starts_unknown_again(self) -> bool:
+        return self.on_unknown_start == "start_again"
 
     def _summary(self, result: list[BatchItem] | BatchSummary) -> TaskSummary:
         # Not the runs, which may be very many.
@@ -187,16 +187,60 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         return self.output_path
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
-        """Return the error to fail the task with: clearing it starts all items again."""
-        rest = (
-            "A Clear starts all items again: unless Airflow retries the task,\n"
-            "start those without a run in another batch."
-        )
-        again = self.on_unknown_start == "start_again"
+        """Return the error to fail the task with."""
+        retried: tuple[type[WorkflowAutomationError], ...] = (BatchInterruptedError,)
+        if self._starts_unknown_again:
+            retried = (BatchInterruptedError, OutcomeUnknownError)
         return task_error(
             error,
             context,
-            retried=(BatchInterruptedError, *((OutcomeUnknownError,) if again else ())),
-            starts_again=again,
-            what_to_do=None if error.accepted is Accepted.NO else rest,
+            retried=retried,
+            starts_again=self._starts_unknown_again,
+            what_to_do=_what_to_do(error),
         )
+
+
+def _what_to_do(error: WorkflowAutomationError) -> str | None:
+    """Return what to do after an error, None for what its code says."""
+    if error.accepted is not Accepted.NO:
+        return (
+            "A Clear starts all items again: unless Airflow retries the task,\n"
+            "start those without a run in another batch."
+        )
+
+    # Not at the top: the DAG processor needs none of it.
+    from workflow_automation_provider.execution.batch.output import OutputUnavailableError
+
+    if isinstance(error, OutputUnavailableError):
+        return (
+            "Let output_path name a file that this task can write.\n"
+            "If Airflow does not retry the task, clear the task."
+        )
+    return None
+
+
+def _check_concurrency(number: int) -> None:
+    is_valid = is_limit(number) and number <= _MAX_CONCURRENCY
+    if not is_valid:
+        raise ValueError(
+            f"max_concurrency is {number!r}: expected a whole number from 1 to {_MAX_CONCURRENCY}."
+        )
+
+
+def _check_rate(rate: float | None) -> None:
+    if rate is None:
+        return
+    is_valid = isinstance(rate, int | float) and 0 < rate < float("inf")
+    if not is_valid:
+        raise ValueError(
+            f"max_starts_per_second is {rate!r}: "
+            "expected a number of more than 0, or None for no limit."
+        )
+
+
+def _check_key(key: str | None) -> None:
+    if key is None:
+        return
+    is_valid = isinstance(key, str) and key != ""
+    if not is_valid:
+        raise ValueError(f"key is {key!r}: expected the name of an input, or None for no key.")

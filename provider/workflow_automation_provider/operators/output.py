@@ -23,9 +23,8 @@ class FlowOutput(PlainXComArg):
     """
     The result of a start, or a part of it.
 
-    ``trigger.output["result"]["rows"]`` is a field of the flow's result.
-
-    Airflow's own class takes the last key for that of an XCom, which nobody has pushed.
+    ``trigger.output["result"]["rows"]`` is a field of the flow's result. Airflow's own class takes
+    the last key for that of an XCom, which nobody has pushed.
 
     :param path: the keys of the part, within the XCom
     """
@@ -58,7 +57,7 @@ class FlowOutput(PlainXComArg):
         value = super().resolve(context)
         for number, part in enumerate(self.path):
             if isinstance(value, str):  # whose characters are no fields
-                raise KeyError(self._missing(number, _of_text(value)))
+                raise KeyError(self._missing(number, _why_without_fields(value)))
             try:
                 value = value[part]
             except (KeyError, IndexError, TypeError):
@@ -67,39 +66,45 @@ class FlowOutput(PlainXComArg):
 
     def _missing(self, number: int, why: str = "") -> str:
         """Return that a part of the path is missing, and why."""
-        known = "".join(f"[{name!r}]" for name in (self.key, *self.path[:number]))
+        keys = (self.key, *self.path[:number])
+        known = "".join(f"[{key!r}]" for key in keys)
         task = self.operator.task_id
         return f"The output{known} of task {task} has no {self.path[number]!r}{why}"
 
 
-def _of_text(text: str) -> str:
-    """Return what there is to say of a text that has no fields."""
+def _why_without_fields(text: str) -> str:
+    """Return why a text has no fields, and what to do if it is JSON."""
     if text.startswith("(withheld"):
         return f": it is {text}"
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
         return ": it is text"
-    if not isinstance(document, dict | list):
+
+    if isinstance(document, dict):
+        kind = "an object"
+    elif isinstance(document, list):
+        kind = "a list"
+    else:
         return ": it is text"
-    kind = "an object" if isinstance(document, dict) else "a list"
     return f": it is {kind} as JSON text. Let the flow's step send {kind}, not its text"
 
 
 def check_key(operator: Operator, key: object) -> None:
     """Raise a ValueError if no start has this key in its result."""
-    if key == "result" and not getattr(operator, "wait_for_completion", True):
+    waits = getattr(operator, "wait_for_completion", True)
+    if key == "result" and not waits:
         raise ValueError(
-            f"The output of task {operator.task_id} has no 'result' without "
-            "wait_for_completion=True."
+            f"The output of task {operator.task_id} has no 'result' "
+            "without wait_for_completion=True."
         )
     if key not in KEYS:
         raise ValueError(
-            f"The output of task {operator.task_id} has no {key!r}; expected one of "
-            f"{', '.join(KEYS)}. A field of what the "
-            f"flow returned is output['result'][{key!r}]; of @task.trigger_flow and mapped tasks, "
-            "a later task takes "
-            "output['result'], and chooses the field itself."
+            f"The output of task {operator.task_id} has no {key!r}; "
+            f"expected one of {', '.join(KEYS)}. "
+            f"A field of what the flow returned is output['result'][{key!r}]; "
+            "of @task.trigger_flow and mapped tasks, a later task takes output['result'], "
+            "and chooses the field itself."
         )
 
 
@@ -107,19 +112,19 @@ def check_references(starts: type, *values: object) -> None:
     """
     Check references of Airflow's own class to the output of a start.
 
-    They are those of ``@task.trigger_flow`` and of mapped starts.
-
-    There, ``output["result"]["rows"]`` is the XCom *rows*, which is always None.
+    ``@task.trigger_flow`` and mapped starts have such an output, of which
+    ``output["result"]["rows"]`` is the XCom *rows*, which is always None.
 
     :param starts: the class of the operators that start a run
-    :raises ValueError: if one names a key that no start has
+    :raises ValueError: if a reference names a key that no start has
     """
     for operator, key in XComArg.iter_xcom_references(values):
-        kind = getattr(operator, "operator_class", type(operator))
-        if (
-            isinstance(kind, type)
-            and issubclass(kind, starts)
-            and key != _RESULT
-            and not key.startswith("_")
-        ):
+        is_field = key != _RESULT and not key.startswith("_")
+        if is_field and _is_made_of(operator, starts):
             check_key(operator, key)
+
+
+def _is_made_of(operator: Operator, kind: type) -> bool:
+    """Return whether an operator, which may be mapped, is of a class."""
+    operator_class = getattr(operator, "operator_class", type(operator))
+    return isinstance(operator_class, type) and issubclass(operator_class, kind)

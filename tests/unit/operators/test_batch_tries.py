@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -29,7 +30,7 @@ def test_a_later_try_returns_what_is_recorded(batch, service, tmp_path):
     service.stop()  # not even asked
     assert batch(rows(9), **options, try_number=2) == first
     assert output.read_bytes() == written
-    with pytest.raises(InvalidRequestError, match=r"batch\[0\] has other inputs"):
+    with pytest.raises(InvalidRequestError, match=r"batch\[0\] "):
         batch([{"n": "another"}], **options, try_number=3)
     assert output.read_bytes() == written
     assert len(service.runs) == 8
@@ -43,7 +44,7 @@ def test_a_clear_starts_all_anew(batch, service, log):
     assert context["task_state_store"] is store
     assert statuses(batch.task.execute(context)) == {"started": 10}
     assert times_started(service) == Counter(dict.fromkeys(range(10), 2))
-    assert mentions(log(), "cleared", "all items")
+    assert mentions(log(), "cleared")
 
 
 def test_start_again_is_left_to_the_next_try(batch, service):
@@ -74,33 +75,33 @@ def test_a_doubt_stays_where_a_later_try_starts_no_run(batch, service, status):
     service.faults.add("reject" if status < 429 else "busy", status=status, inputs={"n": 3})
     with pytest.raises(WorkflowAutomationError) as caught:
         batch(rows(5), on_unknown_start="start_again", try_number=2)
-    assert "1 unknown" in caught.value.consequence
-    assert "batch[3]  unknown: POST" in caught.value.next_step
+    assert mentions(caught.value.consequence, "1 unknown")
+    assert mentions(caught.value.next_step, "batch[3]", "unknown")
     with pytest.raises(OutcomeUnknownError):
         batch(rows(5), on_unknown_start="fail", try_number=3)
     assert times_started(service) == Counter(range(5))
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "named"),
     [
-        (lambda items: items[7].update(n=77), r"batch\[7\] "),
-        (lambda items: items.insert(2, {"n": 99}), r"batch\[2\] "),
-        (lambda items: items.pop() and None, r"8 items, .*batch\[8\].* missing"),
-        (lambda _: {"items": 5}, "batch is an int"),
-        (lambda _: {"flow_id": "{{ a }}"}, "flow_id is "),
-        (lambda _: {"output_path": 5}, "output_path is an int"),
+        (lambda items: items[7].update(n=77), "batch[7]"),
+        (lambda items: items.insert(2, {"n": 99}), "batch[2]"),
+        (lambda items: items.pop() and None, "batch[8]"),
+        (lambda _: {"items": 5}, "batch"),
+        (lambda _: {"flow_id": "{{ a }}"}, "flow_id"),
+        (lambda _: {"output_path": 5}, "output_path"),
     ],
 )
-def test_what_changed_is_named_and_does_not_hide_what_was_started(batch, service, change, words):
+def test_what_changed_is_named_beside_what_was_started(batch, service, change, named):
     batch(rows(9))
     arguments = {"items": rows(9)}
     arguments |= change(arguments["items"]) or {}
-    with pytest.raises(InvalidRequestError, match=words) as caught:
+    with pytest.raises(InvalidRequestError, match=re.escape(named)) as caught:
         batch(**arguments, try_number=2)
     assert isinstance(caught.value, AirflowFailException)
     assert caught.value.accepted is Accepted.YES
-    assert "9 started" in caught.value.consequence
+    assert mentions(caught.value.consequence, "9 started")
     assert len(service.runs) == 9
 
 

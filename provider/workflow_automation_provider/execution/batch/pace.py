@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +18,17 @@ _Result = TypeVar("_Result")
 
 # How soon a thread notices that the time of the next request has changed, in seconds.
 _POLL_INTERVAL = 0.1
+
+
+@dataclass
+class _BusyTime:
+    """A time in which no request gets through."""
+
+    began: float
+    responses: int = 0
+    """The busy responses so far."""
+    asked: float = 0.0
+    """For how many of its seconds the service asked."""
 
 
 class Pace:
@@ -37,7 +49,9 @@ class Pace:
 
     def __init__(self, retrier: SendRetrier, max_per_second: float | None) -> None:
         self._retrier = retrier
-        self._interval = 1 / max_per_second if max_per_second else 0.0
+        self._interval = 0.0
+        if max_per_second:
+            self._interval = 1 / max_per_second
 
         # The thread that has it watches the time; the others wait for it, without any work.
         self._turn = Lock()
@@ -45,14 +59,11 @@ class Pace:
         # For what follows.
         self._lock = Lock()
         self._not_before = time.monotonic()
-        # Counts how often a wait began or the waiting ended: a response to a request from before
-        # that says nothing of the service now.
+        # None while requests get through.
+        self._busy: _BusyTime | None = None
+        # Counts how often a wait began or the waiting ended. A response to a request of an earlier
+        # period says nothing of the service now.
         self._period = 0
-        # The busy responses since a request got through, when the first of them came, and for how
-        # many seconds since then the service asked.
-        self._streak = 0
-        self._busy_since = 0.0
-        self._asked = 0.0
 
     def send(self, send: Callable[[], _Result]) -> _Result:
         """
@@ -82,20 +93,21 @@ class Pace:
             while not self._retrier.is_ended():
                 with self._lock:
                     now = time.monotonic()
-                    if now >= self._not_before:
+                    seconds_left = self._not_before - now
+                    if seconds_left <= 0:
                         self._not_before = self._after_a_request(now)
                         return self._period
-                    left = self._not_before - now
-                self._retrier.sleep(min(left, _POLL_INTERVAL))
+                self._retrier.sleep(min(seconds_left, _POLL_INTERVAL))
         raise NotSentError("The batch was stopped.")
 
     def _after_a_request(self, now: float) -> float:
         """Return when the next request may follow one that is about to be sent."""
-        if self._streak:
+        if self._busy:
             # Not until this one has its response.
             return float("inf")
         # A thread that wakes up a little late does not delay those after it.
-        return max(self._not_before, now - self._interval / 2) + self._interval
+        due = max(self._not_before, now - self._interval / 2)
+        return due + self._interval
 
     def _begin_wait(self, error: BusyError | NotSentError, period: int, waited: float) -> float:
         """
@@ -104,34 +116,43 @@ class Pace:
         :param waited: how many seconds the waits after this item's earlier responses counted
         :raises WorkflowAutomationError: the error, if there is no time for another attempt
         """
+        asked = not_counted(error.retry_after)
         with self._lock:
-            if period != self._period:
+            is_late = period != self._period
+            if is_late:
                 return 0.0
 
-            now = time.monotonic()
-            if not self._streak:
-                self._busy_since = now
-                self._asked = 0.0
-            self._streak += 1
-
-            took = now - self._busy_since
-            left = self._retrier.seconds - max(took - self._asked, waited)
-            wait = self._retrier.wait_after(error, self._streak, left)
-            if wait is None:
-                self._retrier.log_tries(self._streak, took)
-                raise error
-
-            asked = not_counted(error.retry_after)
-            self._asked += asked
-            self._not_before = now + max(wait, self._interval)
+            wait = self._next_wait(error, waited)
+            self._not_before = time.monotonic() + max(wait, self._interval)
             self._period += 1
         self._retrier.log_wait(error, wait)
         return max(wait - asked, 0.0)
 
+    def _next_wait(self, error: BusyError | NotSentError, waited: float) -> float:
+        """
+        Count a busy response, and return for how many seconds to wait after it.
+
+        :raises WorkflowAutomationError: the error, if there is no time for another attempt
+        """
+        now = time.monotonic()
+        if self._busy is None:
+            self._busy = _BusyTime(began=now)
+        busy = self._busy
+        busy.responses += 1
+
+        took = now - busy.began
+        left = self._retrier.seconds - max(took - busy.asked, waited)
+        wait = self._retrier.wait_after(error, busy.responses, left)
+        if wait is None:
+            self._retrier.log_tries(busy.responses, took)
+            raise error
+        busy.asked += not_counted(error.retry_after)
+        return wait
+
     def _end_waiting(self, period: int) -> None:
         """Let all threads go on, if a request of this period was the one that asked again."""
         with self._lock:
-            if self._streak and period == self._period:
-                self._streak = 0
+            if self._busy and period == self._period:
+                self._busy = None
                 self._not_before = time.monotonic() + self._interval
                 self._period += 1

@@ -43,7 +43,7 @@ def opened(*indexes):
 def state(record):
     """Return what the entries say: the result of each item, None where it has none."""
     record.read()
-    items = [item for item in record.in_order() if item["status"] != "not started"]
+    items = [item for item in record.results.in_order() if item["status"] != "not started"]
     for sent in opened(*(item["index"] for item in items)):
         assert record.has(sent)
         assert not record.is_missing(sent)

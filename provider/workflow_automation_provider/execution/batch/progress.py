@@ -1,0 +1,64 @@
+"""The progress of a batch, in the log and in an XCom, while the task runs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from workflow_automation_provider.execution.batch.report import counts_text
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.types import Logger
+
+    from workflow_automation_provider.execution.batch.results import Results
+
+PROGRESS_XCOM = "progress"
+"""Key of the XCom with the counts, while the task runs."""
+
+# Seconds between two lines of progress.
+_INTERVAL = 5.0
+
+
+class Progress:
+    """
+    How far a batch is, and how fast.
+
+    :param results: the results so far
+    :param context: the task's context, for the XCom
+    """
+
+    def __init__(self, results: Results, context: Context, log: Logger) -> None:
+        self._results = results
+        self._context = context
+        self._log = log
+        self._began = time.monotonic()
+        self._shown_at = self._began
+        self._remaining_at_first = 0
+
+    def begin(self) -> None:
+        """Note what earlier tries left to this one."""
+        self._remaining_at_first = self._results.counts["remaining"]
+
+    def show_if_due(self) -> None:
+        """Show the progress, unless that was done in the last seconds."""
+        if time.monotonic() - self._shown_at >= _INTERVAL:
+            self.show()
+
+    def show(self) -> None:
+        """Log the counts and the throughput, and store the counts as an XCom."""
+        now = time.monotonic()
+        self._shown_at = now
+
+        counts = self._results.counts
+        remaining = counts["remaining"]
+        rate = (self._remaining_at_first - remaining) / max(now - self._began, 0.001)
+        left = ""
+        if rate and remaining:
+            left = f", {remaining / rate:.0f} s left"
+        self._log.info(f"{counts_text(counts)} {rate:.1f} per second{left}.")
+
+        try:
+            self._context["ti"].xcom_push(key=PROGRESS_XCOM, value=counts)
+        except Exception:
+            self._log.warning("The progress could not be stored as an XCom.", exc_info=True)

@@ -1,0 +1,190 @@
+"""What people read of a batch: how its error ends, the table in it, and the runs in the log."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from workflow_automation_provider.client.checks import one_line
+from workflow_automation_provider.client.redaction import without_credentials
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    OutcomeUnknownError,
+    RejectedError,
+    UnidentifiedError,
+    WorkflowAutomationError,
+)
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
+    from workflow_automation_provider.execution.batch.record import BatchRecord
+    from workflow_automation_provider.execution.batch.results import (
+        BatchCounts,
+        BatchItem,
+        Results,
+    )
+
+# What people read in a log or a notification: the rest is in the output file.
+_MAX_ROWS = 20
+_MAX_WIDTH = 160
+
+# How many runs a line of the log names.
+_MAX_RUNS_IN_A_LINE = 200
+
+
+def with_results(
+    error: WorkflowAutomationError, record: BatchRecord, output_path: str | None = None
+) -> WorkflowAutomationError:
+    """
+    Return an error with what this and earlier tries did, and where the results are.
+
+    :param output_path: the file with the results, None if it was not written
+    """
+    is_in_doubt = bool(record.results.counts["unknown"] or record.is_unread)
+    look = ""
+    if is_in_doubt:
+        look = "Look in the workflow's list of runs."
+    lines = [_table(record.results), error.next_step, look, where_runs_are(record, output_path)]
+    return error.with_facts(
+        accepted=_accepted(error, record),
+        consequence=_consequence(error, record),
+        next_step="\n".join(line for line in lines if line),
+    )
+
+
+def _accepted(error: WorkflowAutomationError, record: BatchRecord) -> Accepted:
+    """Return whether any try has started a run."""
+    if isinstance(error, OutcomeUnknownError):
+        return error.accepted
+    results = record.results
+    if results.number_of("started") or results.number_of("unidentified"):
+        return Accepted.YES
+    if results.number_of("unknown") or record.is_unread:
+        return Accepted.MAYBE
+    return Accepted.NO
+
+
+def _consequence(error: WorkflowAutomationError, record: BatchRecord) -> str:
+    """Return an error's consequence, with the counts of all tries."""
+    counts = record.results.counts
+    has_results = counts["total"] != counts["remaining"]
+    consequence = error.consequence
+    if counts["total"] and (has_results or not consequence):
+        consequence = counts_text(counts)
+    elif has_results:  # this try could not read the batch
+        consequence = f"{consequence}\nItems of earlier tries: {_results_text(counts)}."
+
+    if record.is_unread:
+        consequence += (
+            "\nEarlier tries may have started runs: what they recorded could not be read."
+        )
+    return consequence
+
+
+def where_runs_are(record: BatchRecord, output_path: str | None = None) -> str:
+    """Return a line that says where the runs are, empty if there are none."""
+    if output_path:
+        return f"The result of each item is in {without_credentials(output_path)}."
+    if record.is_unread:
+        return (
+            "The runs of earlier tries are in the task's state store "
+            f"({record.first_key} and the next ones)."
+        )
+
+    counts = record.results.counts
+    if counts["started"] + counts["unknown"] == 0:
+        return ""
+    if not record.outlives_try:
+        return "The log names the runs."
+    keys = record.first_key
+    if record.last_key != record.first_key:
+        keys = f"{record.first_key} to {record.last_key}"
+    return f"The runs are in the task's state store ({keys}), or else in the log."
+
+
+def worst_result(results: Results, *, fails_if_rejected: bool) -> WorkflowAutomationError | None:
+    """Return the error for the worst results of items, None if there are none."""
+    unknown = results.number_of("unknown")
+    if unknown == 1:
+        return OutcomeUnknownError("It is unknown whether the run of 1 item was started.")
+    if unknown:
+        return OutcomeUnknownError(f"It is unknown whether runs of {unknown} items were started.")
+
+    unidentified = results.number_of("unidentified")
+    if unidentified == 1:
+        return UnidentifiedError("The run of 1 item was started, but its id is unknown.")
+    if unidentified:
+        return UnidentifiedError(
+            f"Runs of {unidentified} items were started, but their ids are unknown."
+        )
+
+    rejected = results.number_of("rejected")
+    if rejected and fails_if_rejected:
+        items = "1 item" if rejected == 1 else f"{rejected} items"
+        return RejectedError(f"The service rejected {items}.")
+    return None
+
+
+def log_runs(log: Logger, results: Results, items: Iterable[BatchItem]) -> None:
+    """
+    Name runs in the log, where no entry does.
+
+    :param results: the results of the batch, which name its items
+    :param items: the items whose runs are named
+    """
+    named = (
+        f"{results.name_of(item['index'])}: {_run_of(item)}"
+        for item in items
+        if item["status"] != "not started"
+    )
+    while True:
+        runs = list(itertools.islice(named, _MAX_RUNS_IN_A_LINE))
+        if not runs:
+            return
+        log.info("Runs: %s", one_line(", ".join(runs)))
+
+
+def _run_of(item: BatchItem) -> str:
+    """Return an item's run, or else its status."""
+    if "response" in item:
+        return json.dumps(item["response"])
+    return item.get("run_id", item["status"])
+
+
+def _table(results: Results) -> str:
+    """Return a table of the first failed items with reasons, without those not started."""
+    rows = []
+    number = 0
+    for item in results.in_order():
+        if item["status"] in ("started", "not started"):
+            continue
+        number += 1
+        if number <= _MAX_ROWS:
+            rows.append(_row(results.name_of(item["index"]), item))
+    if number > _MAX_ROWS:
+        rows.append(f"… and {number - _MAX_ROWS} more.")
+    return "\n".join(rows)
+
+
+def _row(name: str, item: BatchItem) -> str:
+    why = " ".join(item.get("why", "").split())
+    row = f"{name}  {item['status']}: {why}"
+    if len(row) > _MAX_WIDTH:
+        row = f"{row[: _MAX_WIDTH - 1]}…"
+    return row
+
+
+def counts_text(counts: BatchCounts) -> str:
+    """Return how many items have which result, as a sentence."""
+    return (
+        f"Of {counts['total']} items: {_results_text(counts)}, {counts['remaining']} not started."
+    )
+
+
+def _results_text(counts: BatchCounts) -> str:
+    return (
+        f"{counts['started']} started, {counts['rejected']} rejected, {counts['unknown']} unknown"
+    )

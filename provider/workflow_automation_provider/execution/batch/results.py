@@ -1,0 +1,176 @@
+"""The results of a batch's items, over all tries of the task."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+
+from workflow_automation_provider.exceptions import OutcomeUnknownError
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.client.protocol import Run
+
+ItemStatus = Literal["started", "unidentified", "rejected", "unknown", "not started"]
+"""The status of an item's result."""
+
+# How much is kept of a response without run_id, in characters: it may have up to 1 MiB.
+_MAX_RESPONSE = 2000
+
+
+class BatchItem(TypedDict, total=False):
+    """The result of one item of a batch."""
+
+    index: int
+    """Its position in the batch, from 0."""
+    key: str
+    """The value of the input that the ``key`` of the batch names."""
+    status: ItemStatus
+    """Only ``started`` has a run that is known."""
+    run_id: str
+    """Identifier of the run, exactly as the service wrote it."""
+    run_link: str
+    """URL of the run in the application."""
+    flow_id: str
+    """The flow; missing if only the API key identifies it."""
+    response: Any
+    """The service's whole JSON response, only if it has no ``run_id``."""
+    why: str
+    """Why no run is known."""
+
+
+class BatchCounts(TypedDict):
+    """How many items of a batch there are, and how many have which result so far."""
+
+    total: int
+    """All items."""
+    started: int
+    """Items whose run was started."""
+    rejected: int
+    """Items that the service rejected."""
+    unknown: int
+    """Items whose run may have been started, or was started but cannot be identified."""
+    remaining: int
+    """Items that were not started."""
+
+
+class BatchSummary(BatchCounts):
+    """The result of a batch whose items are in a file: the counts, and the file."""
+
+    path: str
+    """Path or URL of the file."""
+
+
+class Results:
+    """The results of the items, by index, with the keys of the items that have one."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        """How many items there are, 0 until that is known."""
+        self.keys: dict[int, str] = {}
+        """By index; empty if the batch has none."""
+        # JSON, which takes a fifth of the memory of dicts; empty for an item without a result.
+        self._results: list[bytes] = []
+        self._by_status: Counter[ItemStatus] = Counter()
+
+    def put(self, item: BatchItem) -> None:
+        """Keep the result of an item, in place of an earlier one."""
+        index = item["index"]
+        self._by_status[self.status(index)] -= 1
+        self._by_status[item["status"]] += 1
+        missing = index + 1 - len(self._results)
+        self._results.extend(itertools.repeat(b"", missing))
+        self._results[index] = json.dumps(item).encode()
+
+    def get(self, index: int) -> BatchItem | None:
+        """Return the result of an item, None without one."""
+        if index >= len(self._results) or not self._results[index]:
+            return None
+        return cast("BatchItem", json.loads(self._results[index]))
+
+    def status(self, index: int) -> ItemStatus:
+        """Return the status of an item."""
+        item = self.get(index)
+        return item["status"] if item else "not started"
+
+    def number_of(self, status: ItemStatus) -> int:
+        """Return how many items have a status other than ``not started``."""
+        return self._by_status[status]
+
+    @property
+    def counts(self) -> BatchCounts:
+        """The counts so far."""
+        started = self._by_status["started"]
+        rejected = self._by_status["rejected"]
+        unknown = self._by_status["unknown"] + self._by_status["unidentified"]
+        return {
+            "total": self.total,
+            "started": started,
+            "rejected": rejected,
+            "unknown": unknown,
+            "remaining": self.total - started - rejected - unknown,
+        }
+
+    def beyond(self, number: int) -> Iterator[int]:
+        """Yield the indexes after the first ``number`` items, as far as there are results."""
+        yield from range(number, len(self._results))
+
+    def in_order(self, why_not: str = "") -> Iterator[BatchItem]:
+        """
+        Yield the results of all items, in the order of the batch.
+
+        :param why_not: why an item without a result was not started
+        """
+        for index in range(self.total or len(self._results)):
+            item = self.get(index)
+            if item is None:
+                item = {"index": index, "status": "not started", "why": why_not}
+            yield self.with_key(item)
+
+    def with_key(self, item: BatchItem) -> BatchItem:
+        """Return a result with the key of its item, if it has one."""
+        key = self.keys.get(item["index"])
+        if key is None:
+            return item
+        keyed: BatchItem = {"index": item["index"], "key": key}
+        keyed.update(item)
+        return keyed
+
+    def name_of(self, index: int) -> str:
+        """Return what an item is called in the log and in the table of an error."""
+        if index in self.keys:
+            return f"batch[{index}] ({self.keys[index]})"
+        return f"batch[{index}]"
+
+    def without_run(self, index: int, status: ItemStatus, why: str) -> BatchItem:
+        """
+        Return the result of an item for which this try started no run that is known.
+
+        One that is unknown since an earlier try stays so, unless this try knows of a run.
+        """
+        earlier = self.get(index)
+        was_unknown = earlier is not None and earlier["status"] == "unknown"
+        if not earlier or not was_unknown or status not in ("rejected", "not started"):
+            return {"index": index, "status": status, "why": why}
+
+        if status == "rejected":
+            both = f"{earlier['why']} Later rejected: {why}"
+            earlier["why"] = OutcomeUnknownError(both).reason  # which is cut
+        return earlier
+
+
+def started(index: int, run: Run) -> BatchItem:
+    """Return the result of an item whose run was started, without a very long response."""
+    item: BatchItem = {"index": index, "status": "started"}
+    if run.run_id is not None:
+        item["run_id"] = run.run_id
+    if run.run_link is not None:
+        item["run_link"] = run.run_link
+    if run.run_id is None and run.response is not None:
+        item["response"] = run.response
+        length = len(json.dumps(run.response))
+        if length > _MAX_RESPONSE:
+            item["response"] = f"(not kept: it has {length} characters, see the log)"
+    return item

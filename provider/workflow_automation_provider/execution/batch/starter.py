@@ -1,0 +1,428 @@
+"""
+Start a run for each item of a batch, each at most once.
+
+All items are read and checked, then they are sent in chunks. One write records the results since
+the last one and opens the next items, and is durable before one of them is sent
+(:mod:`~workflow_automation_provider.execution.batch.record`). The next half of a chunk is opened
+while the other half is sent, so the threads do not wait for Airflow. After a kill, at most one
+chunk is in doubt.
+
+Only the main thread, which is in this module, talks to Airflow: the record, the XComs and the log
+of the progress. :mod:`~workflow_automation_provider.execution.batch.sender` has the threads that
+send.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from workflow_automation_provider.exceptions import (
+    BatchInterruptedError,
+    Code,
+    NotSentError,
+    OutcomeUnknownError,
+    WorkflowAutomationError,
+)
+from workflow_automation_provider.execution.batch.in_flight import InFlight
+from workflow_automation_provider.execution.batch.output import OutputFile, OutputUnavailableError
+from workflow_automation_provider.execution.batch.progress import Progress
+from workflow_automation_provider.execution.batch.report import (
+    counts_text,
+    log_runs,
+    where_runs_are,
+    with_results,
+    worst_result,
+)
+from workflow_automation_provider.execution.batch.sender import BatchSender
+from workflow_automation_provider.execution.batch.source import BatchSource
+from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from workflow_automation_provider.client.protocol import Request
+    from workflow_automation_provider.execution.batch.record import BatchRecord
+    from workflow_automation_provider.execution.batch.results import BatchItem, BatchSummary
+    from workflow_automation_provider.execution.batch.source import Batch, Item
+    from workflow_automation_provider.execution.retry import SendRetrier
+    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+OnRejected = Literal["fail", "skip"]
+"""What the task does at the end if the service rejected items."""
+
+# What one write opens must fit into one entry, and after a kill a person has to look for all of it.
+_MAX_CHUNK = 256
+_MAX_CHUNK_BYTES = 8 * 1024**2
+
+# Seconds that a result may stay unrecorded.
+_MAX_UNRECORDED = 1.0
+
+# Seconds that an interrupted task waits for the responses to what it has sent.
+_MAX_LAST_RESPONSES = 5.0
+
+# Seconds between two looks at whether something has ended.
+_POLL_INTERVAL = 0.1
+
+
+class BatchStarter:
+    """
+    Start the runs of a batch that no earlier try started.
+
+    :param record: what earlier tries recorded, and this one records
+    :param hook: sends the requests
+    :param retrier: how long the service may be busy or unreachable without interruption
+    :param context: the task's context, for the XComs
+    :param batch: the batch as the DAG author gave it, rendered
+    :param flow_id: the flow, None if the API key identifies it
+    :param max_concurrency: how many requests are sent at a time
+    :param max_starts_per_second: the most requests to send in a second, None for no limit
+    :param fails_if_rejected: whether the batch fails if the service rejected items
+    :param output_path: where to write the results; None to return them
+    :param key: the name of the input by which people recognize an item, None for none
+    :raises InvalidRequestError: if it cannot be a batch
+    """
+
+    def __init__(
+        self,
+        record: BatchRecord,
+        hook: WorkflowAutomationHook,
+        retrier: SendRetrier,
+        context: Context,
+        *,
+        batch: Batch,
+        flow_id: str | None,
+        max_concurrency: int,
+        max_starts_per_second: float | None,
+        fails_if_rejected: bool,
+        output_path: str | None,
+        key: str | None,
+    ) -> None:
+        self._record = record
+        self._results = record.results
+        self._hook = hook
+        self._retrier = retrier
+        self._log = retrier.log
+        self._flow_id = flow_id
+        self._max_concurrency = max_concurrency
+        self._fails_if_rejected = fails_if_rejected
+        self._output = OutputFile(output_path) if output_path else None
+        self._source = BatchSource(
+            batch, flow_id, key, redact=lambda text: hook.get_conn().redact(text)
+        )
+        self._sender = BatchSender(
+            hook,
+            retrier,
+            record.results,
+            max_concurrency=max_concurrency,
+            max_per_second=max_starts_per_second,
+        )
+        self._progress = Progress(record.results, context, retrier.log)
+        self._in_flight = InFlight()
+        self._chunk = min(4 * max_concurrency, _MAX_CHUNK)
+        self._are_all_opened = False
+
+    def start(self) -> list[BatchItem] | BatchSummary:
+        """
+        Start the runs, and return the results of the items.
+
+        :return: all items in the order of the batch; with an ``output_path``, the path and the
+            counts
+        :raises WorkflowAutomationError: if runs were not started, or it is unknown whether they
+            were
+        """
+        try:
+            self._check_and_start()
+            return self._finish()
+        except WorkflowAutomationError as error:
+            raise self._with_results(error) from error.__cause__
+        except Exception as error:
+            raise self._with_results(self._interrupted(error)) from error
+        except BaseException:
+            if not self._is_continued:
+                self._write_output()
+            counts = counts_text(self._results.counts)
+            self._log.warning("%s %s", counts, where_runs_are(self._record, self._written_output))
+            raise
+
+    def _check_and_start(self) -> None:
+        missing = self._check_items()
+        template = None
+        if missing:
+            template = self._hook.prepare_trigger({}, self._flow_id)
+        if self._output:
+            self._output.check(self._source)
+        if template:
+            self._start_missing(missing, template)
+
+    def _check_items(self) -> int:
+        """
+        Read what earlier tries recorded, and check all items; return how many are to be sent.
+
+        :raises WorkflowAutomationError: if an item cannot be sent, or has changed
+        """
+        self._record.read()
+        if self._source.key is not None:
+            self._hook.get_conn()  # each key is searched for secrets
+        missing = self._record.check(self._source)
+        self._progress.begin()
+
+        counts = self._results.counts
+        if counts["remaining"] < counts["total"]:
+            self._log.info("Earlier tries: %s", counts_text(counts))
+        elif self._record.was_cleared:
+            self._log.warning(
+                "The task has been cleared since an earlier try: starting all items again."
+            )
+        return missing
+
+    # Open and record ------------------------------------------------------------------------------
+
+    def _start_missing(self, missing: int, template: Request) -> None:
+        self._record.target = {
+            "conn_id": self._hook.workflow_automation_conn_id,
+            "flow_id": template.flow_id,
+        }
+        threads = min(self._max_concurrency, missing)
+        self._log_start(missing, threads, template.flow_id)
+
+        items = self._record.to_send(self._source)
+        with self._sender.running(threads, template):
+            try:
+                self._send_all(items)
+            except BaseException as error:
+                self._end_in_order(error)
+                # Any other exception is now what stopped the batch, and is reported at its end.
+                if not isinstance(error, Exception):
+                    raise
+
+    def _log_start(self, missing: int, threads: int, flow_id: str | None) -> None:
+        flow = f"flow {flow_id}" if flow_id else "the flow of the API key"
+        self._log.info(
+            "Starting %d runs of %s via connection %s, %d at a time.",
+            missing,
+            flow,
+            self._hook.workflow_automation_conn_id,
+            threads,
+        )
+        self._log.info(
+            "If this try is killed, up to %d runs may have been started that only a later try "
+            "reports. After the last try, look in the workflow's list of runs.",
+            min(self._chunk, missing),
+        )
+
+    def _send_all(self, items: Iterator[Item]) -> None:
+        while self._has_more or self._in_flight:
+            if self._retrier.is_ended():
+                self._sender.stop(NotSentError("The task was ended."))
+            self._record_and_open(self._next(items))
+            self._await_results()
+            self._progress.show_if_due()
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether there are items to open."""
+        return not self._are_all_opened and self._sender.stopped_by is None
+
+    def _next(self, items: Iterator[Item]) -> list[Item]:
+        """Return the next items to open: as many as there is room for, or none."""
+        room = self._chunk - len(self._in_flight.unanswered())
+        if room < self._chunk / 2:
+            return []
+
+        opened: list[Item] = []
+        size = 0
+        try:
+            while self._has_more:
+                is_full = len(opened) == room or size >= _MAX_CHUNK_BYTES / 2
+                if is_full:
+                    break
+                item = next(items, None)
+                if item is None:
+                    self._are_all_opened = True
+                    break
+                opened.append(item)
+                size += len(item.inputs)
+        except WorkflowAutomationError as error:
+            self._sender.stop(error)
+
+        # A thread may have stopped the batch meanwhile.
+        if self._sender.stopped_by:
+            return []
+        return opened
+
+    def _record_and_open(self, opened: list[Item]) -> None:
+        """Record what is known, and open and send the next items."""
+        results = self._in_flight.results()
+        # Also those that a thread gives a result meanwhile: it is recorded by the next write.
+        indexes = {item["index"] for item in results}
+        others = [index for index in self._in_flight.indexes() if index not in indexes]
+
+        # Before the write, so that an interruption mentions them.
+        jobs = self._in_flight.add(opened)
+
+        self._record.write(opened, results, in_flight=others)
+        if not self._record.outlives_try:
+            log_runs(self._log, self._results, results)
+        self._in_flight.remove(results)
+        self._sender.send(jobs)
+
+    def _await_results(self) -> None:
+        """Wait until there is room for half a chunk, or results are to be recorded."""
+        until = time.monotonic() + _MAX_UNRECORDED
+        while time.monotonic() < until:
+            most = self._chunk // 2 if self._has_more else 0
+            has_room = len(self._in_flight.unanswered()) <= most
+            if has_room:
+                return
+            self._sender.await_answer(_POLL_INTERVAL)
+
+    # Interruptions --------------------------------------------------------------------------------
+
+    def _end_in_order(self, error: BaseException) -> None:
+        """Stop the batch because of an error or an interruption, and record what is known."""
+        try:
+            self._await_last_responses(error)
+        finally:  # also if the task is interrupted meanwhile
+            self._save_results()
+
+    def _await_last_responses(self, error: BaseException) -> None:
+        """Send nothing more, and wait for the responses to the requests under way."""
+        # Takes effect before the next hand-over.
+        self._hook.stop()
+        self._sender.stop(self._interrupted(error))
+
+        # An exception leaves time for the responses, which all have a timeout; an interruption
+        # does not.
+        until = float("inf")
+        if not isinstance(error, Exception):
+            until = time.monotonic() + _MAX_LAST_RESPONSES
+        while self._in_flight.has_requests_under_way() and time.monotonic() < until:
+            time.sleep(_POLL_INTERVAL)
+
+    def _save_results(self) -> None:
+        """Record and log the results of the items in flight, now that the batch is stopped."""
+        without_response = self._settle_unanswered()
+        results = self._in_flight.results()
+        is_recorded = self._record_last(results)
+        if not is_recorded:
+            log_runs(self._log, self._results, results)
+        if without_response:
+            self._log.warning(
+                "These items have no response yet, and may have started runs: %s",
+                ", ".join(without_response),
+            )
+
+    def _settle_unanswered(self) -> list[str]:
+        """Give each item in flight a result; return the names of those that may have been sent."""
+        names = []
+        for job in self._in_flight.unanswered():
+            if job.may_be_sent:
+                names.append(self._results.name_of(job.index))
+                why = "It had no response when the batch was interrupted."
+                job.result = self._results.without_run(job.index, "unknown", why)
+            else:
+                why = "The batch was interrupted."
+                job.result = self._results.without_run(job.index, "not started", why)
+        return names
+
+    def _record_last(self, results: list[BatchItem]) -> bool:
+        """Record the last results; return whether a later try can read them."""
+        try:
+            # Twice: a write that was interrupted may yet take the place of the first one.
+            for _ in range(2):
+                self._record.write([], results)
+        except Exception:
+            self._log.warning("The last results could not be recorded. They follow.")
+            return False
+        return self._record.outlives_try
+
+    def _interrupted(self, error: BaseException) -> WorkflowAutomationError:
+        """Return the error for a batch that an unexpected error ended."""
+        # Without a record, a retry would not continue the batch, but start it again.
+        kind = BatchInterruptedError if self._record.outlives_try else WorkflowAutomationError
+        message = f"The batch was interrupted by {type(error).__name__}"
+        # Some errors have no text, and some connections no client.
+        with contextlib.suppress(Exception):
+            message += self._hook.get_conn().redact(f": {error}")
+
+        in_one_line = kind(message).reason
+        interruption = kind(in_one_line, code=Code.BATCH_INTERRUPTED)
+        interruption.__cause__ = error
+        return interruption
+
+    # The end --------------------------------------------------------------------------------------
+
+    def _finish(self) -> list[BatchItem] | BatchSummary:
+        """
+        Write the output file, unless a later try does, and return the results.
+
+        :raises WorkflowAutomationError: why the batch was stopped, or else the worst of its results
+        """
+        self._progress.show()
+        error = self._sender.stopped_by
+        if error is None:
+            error = worst_result(self._results, fails_if_rejected=self._fails_if_rejected)
+
+        # The next try, which may be running already, writes the file: it starts more than this one
+        # knows.
+        is_left_to_next_try = self._is_continued and self._is_retried(error)
+        if not is_left_to_next_try:
+            failure = self._write_output()
+            error = error or failure
+        if error:
+            raise error
+
+        if self._output:
+            return {"path": self._output.path, **self._results.counts}
+        return list(self._items())
+
+    @property
+    def _is_continued(self) -> bool:
+        """Whether Airflow has a retry left that goes on with what this try recorded."""
+        return self._record.outlives_try and not self._record.is_last_try
+
+    def _is_retried(self, error: WorkflowAutomationError | None) -> bool:
+        """Return whether Airflow retries the task after an error, if it has a retry left."""
+        if self._retrier.is_ended():
+            return False
+        if isinstance(error, OutcomeUnknownError):
+            return self._record.start_again
+        return isinstance(error, (*LEFT_TO_AIRFLOW, BatchInterruptedError))
+
+    def _write_output(self) -> WorkflowAutomationError | None:
+        """Write the output file, if it was found to be writable; return the error if that fails."""
+        if self._output is None or not self._output.is_checked:
+            return None
+        try:
+            self._output.write(self._items())
+        except OutputUnavailableError as failure:
+            if self._is_continued:
+                return failure  # the next try starts nothing again, and writes it
+            self._log.exception("The output file could not be written. Its runs follow.")
+            log_runs(self._log, self._results, self._results.in_order())
+            what = "The output file could not be written. The log names the runs."
+            return WorkflowAutomationError(what, code=Code.FILE)
+        return None
+
+    def _items(self) -> Iterator[BatchItem]:
+        stopped_by = self._sender.stopped_by
+        why_not = stopped_by.reason if stopped_by else ""
+        for item in self._results.in_order(why_not):
+            if item["status"] == "started" and self._flow_id is not None:
+                # So that an upload can be mapped over the items.
+                item["flow_id"] = self._flow_id
+            yield item
+
+    def _with_results(self, error: WorkflowAutomationError) -> WorkflowAutomationError:
+        """Return an error with what this and earlier tries did, and where the results are."""
+        return with_results(error, self._record, self._written_output)
+
+    @property
+    def _written_output(self) -> str | None:
+        """The path of the output file, None if it was not written."""
+        if self._output is None or not self._output.is_written:
+            return None
+        return self._output.path
