@@ -110,7 +110,7 @@ def test_nothing_is_read_before_a_first_try_writes_but_its_own_place(world):
     assert first.result["run_id"] != "77"
 
 
-def test_where_an_earlier_try_left_nothing_a_probe_is_written_and_read_back(world):
+def test_after_a_try_that_left_nothing_a_probe_is_written_and_read(world):
     task = world(trigger())
     task.try_(before("get", START, "kill"))
     again = task.try_()
@@ -178,7 +178,7 @@ def test_one_read_that_finds_nothing_starts_no_second_run_beside_the_first(world
     assert last < 99
 
 
-def test_a_person_s_run_is_written_with_the_start_that_gave_out_its_token(world):
+def test_an_adopted_run_is_recorded_with_the_start_of_its_token(world):
     task = world(waits(retries=5))
     task.try_(before("get", START, "kill"))
     task.faults.add("drop_after", times=2)
@@ -205,7 +205,7 @@ def test_a_person_s_run_is_written_with_the_start_that_gave_out_its_token(world)
 @pytest.mark.parametrize(
     "entry", ["77", {}, {"at": "then", "max_tries": 2}, {"at": "2026-01-01", "max_tries": 2}]
 )
-def test_a_start_that_a_person_has_damaged_is_named_and_nothing_is_decided_by_it(world, entry):
+def test_a_damaged_start_is_named_and_decides_nothing(world, entry):
     task = world(claims())
     task.faults.add("drop_after", times=2)
     task.until_end()
