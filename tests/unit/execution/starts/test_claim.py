@@ -137,37 +137,43 @@ class TestDoubt:
         assert [asks(task, run) for run in (0, 1)] == [404, 200]
 
     @pytest.mark.parametrize(
-        ("policy", "retries", "is_killed", "code", "is_closed"),
+        ("policy", "retries", "code", "response"),
         [
-            ("fail", 2, False, "start-unknown", True),
-            ("fail", 2, True, "start-unknown", True),
-            ("start_again", 2, False, "start-unknown", False),
-            ("start_again", 0, False, "start-unknown", True),
-            ("claim", 0, False, "start-revoked", True),
+            ("fail", 2, "start-unknown", 404),
+            ("start_again", 2, "start-unknown", 200),
+            ("start_again", 0, "start-unknown", 404),
+            ("claim", 0, "start-revoked", 404),
         ],
     )
     def test_no_run_can_go_on_unless_airflow_retries_the_task(
-        self, world, policy, retries, is_killed, code, is_closed
+        self, world, policy, retries, code, response
     ):
-        operator = waits(retries=retries, on_unknown_start=policy)
-        kill = [before("get", RUN, "kill")] if is_killed else []
-        task = struck(world, operator, "drop_after", *kill)
-        error = task.last.error or task.try_().error
-        assert (error.code, STOPS_WHO_CLAIMS in str(error)) == (code, is_closed)
-        assert (asks(task), triggers(task)) == (404 if is_closed else 200, 1)
+        task = struck(world, waits(retries=retries, on_unknown_start=policy))
+        error = task.last.error
+        assert error.code == code
+        assert (STOPS_WHO_CLAIMS in str(error)) is (response == 404)
+        assert (asks(task), triggers(task)) == (response, 1)
 
-    @pytest.mark.parametrize(
-        ("make", "failures"),
-        [
-            (claims, [at("set", REVOKED, "lost")]),
-            (claims, [at("set", REVOKED, "fail after")]),
-            (trigger, []),
-        ],
-    )
-    def test_a_token_that_cannot_be_revoked_leaves_the_doubt(self, world, make, failures):
-        task = struck(world, make(retries=0), "drop_after", *failures)
-        assert (NOT_SETTLED in task.last.log) is bool(failures)
-        assert (task.last.error.code, "next try" in task.last.output) == ("start-unknown", False)
+    def test_nor_can_the_run_of_a_try_that_was_killed(self, world):
+        operator = waits(on_unknown_start="fail")
+        task = struck(world, operator, "drop_after", before("get", RUN, "kill"))
+        error = task.try_().error
+        assert error.code == "start-unknown"
+        assert STOPS_WHO_CLAIMS in str(error)
+        assert (asks(task), triggers(task)) == (404, 1)
+
+    @pytest.mark.parametrize("act", ["lost", "fail after"])
+    def test_a_token_that_cannot_be_revoked_leaves_the_doubt(self, world, act):
+        task = struck(world, claims(retries=0), "drop_after", at("set", REVOKED, act))
+        assert NOT_SETTLED in task.last.log
+        assert task.last.error.code == "start-unknown"
+        assert "next try" not in task.last.output
+
+    def test_a_start_without_a_token_has_nothing_to_revoke(self, world):
+        task = struck(world, trigger(retries=0))
+        assert NOT_SETTLED not in task.last.log
+        assert task.last.error.code == "start-unknown"
+        assert "next try" not in task.last.output
 
     @pytest.mark.parametrize("make", [claims, waits, trigger])
     def test_a_wait_for_a_claim_lasts_as_long_as_asked(self, world, make):
@@ -381,11 +387,11 @@ class TestAdopted:
         So a claim may still be decided.
         """
         task = struck(world, claims())
-        for lost in ([], [at("get", FIRST_START, "lost", nth=None)]):
+        for scripts in ([], [at("get", FIRST_START, "lost", nth=None)]):
             task.mark("failed")
             task.adopt(task.flow.runs[0].run_id)
             task.clear()
-            task.try_(*lost)
+            task.try_(*scripts)
         assert FIRST_START in str(task.last.error)
         assert (task.state, triggers(task)) == ("up_for_retry", 1)
 
