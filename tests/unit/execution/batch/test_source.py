@@ -134,7 +134,7 @@ LINES = '{"name": "Zoë"}\n{"name": "Ada"}\n'
         (LINES.encode("utf-16-be"), "UTF-16"),
         (LINES.encode("utf-32"), "UTF-32"),
         (LINES.encode("latin-1"), "Latin-1"),
-        (gzip.compress(LINES.encode()), "gzip"),
+        (gzip.compress(LINES.encode(), mtime=0), "gzip"),
         (bz2.compress(LINES.encode()), "bzip2"),
         (lzma.compress(LINES.encode()), "xz"),
     ],
