@@ -127,8 +127,8 @@ def test_two_runs_of_one_start(task: WaitingTask, say: Say) -> None:
 
 
 @pytest.mark.parametrize("status", ["started", "success"])
-def test_close(task: WaitingTask, say: Say, status: str) -> None:
-    """The task that reads nothing after it has closed its start can rely on it."""
+def test_revocation(task: WaitingTask, say: Say, status: str) -> None:
+    """The task that reads nothing after it has revoked the token can rely on it."""
     for _ in range(100):
         begin_again(task)
         found, closed = at_once(partial(say, task.url, status), task.close)
@@ -136,9 +136,9 @@ def test_close(task: WaitingTask, say: Say, status: str) -> None:
         assert task.reports == closed
 
 
-def test_entered_run_is_told_to_stop(task: WaitingTask, say: Say) -> None:
+def test_an_adopted_run_can_be_stopped(task: WaitingTask, say: Say) -> None:
     """
-    A task that continues with a run that a person entered, and that run, which a Clear stops.
+    A task that has adopted a run, and that run, which a Clear stops.
 
     One knows of the other.
     """

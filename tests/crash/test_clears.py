@@ -82,7 +82,7 @@ def test_marked_as_success_mapped(case: Case) -> None:
 
 
 @play("patient")
-def test_retried_when_the_service_said(case: Case) -> None:
+def test_retried_when_the_service_asks(case: Case) -> None:
     """The DAG's own retry_delay is 1 s; how much later the retry comes is up to the scheduler."""
     case.fault("busy", retry_after="8")
     case.begin()

@@ -95,14 +95,30 @@ def play(case: Case, name: str) -> str:
             case.dag_id, case.run_id, "bodies", 1
         )
         return f"no run; maps at most {conf.getint('core', 'max_map_length'):,} items"
-    runs = f"{len(found):,} run{'s' * (len(found) != 1)}" if found else "no run"
-    runs = f"**{runs}**" if len(found) > items else runs
+    runs = text_of_runs(len(found))
+    if len(found) > items:
+        runs = f"**{runs}**"
     tries = len(case.api.tries(case.dag_id, case.run_id, "trigger"))
+    if case.state == "success" and tries == 1:
+        return f"{runs}; succeeds"
     if case.state == "success":
-        return f"{runs}; succeeds" + (f" on try {tries}" if tries > 1 else "")
-    says = ", says what to check" if MAYBE_STARTED in log else ""
-    says = ", names the item" if f"batch[{ITEMS // 2}]  unknown" in log else says
-    return f"{runs}; fails on try {tries}{says}"
+        return f"{runs}; succeeds on try {tries}"
+
+    fails = f"{runs}; fails on try {tries}"
+    if f"batch[{ITEMS // 2}]  unknown" in log:
+        return f"{fails}, names the item"
+    if MAYBE_STARTED in log:
+        return f"{fails}, says what to check"
+    return fails
+
+
+def text_of_runs(number: int) -> str:
+    """Return a number of runs in words."""
+    if number == 0:
+        return "no run"
+    if number == 1:
+        return "1 run"
+    return f"{number:,} runs"
 
 
 def echoed(case: Case) -> str:

@@ -57,7 +57,7 @@ def test_the_supervisor_is_killed_once_the_outcome_is_recorded(case: Case) -> No
 
 
 @play("patient")
-def test_frozen_between_its_record_and_the_request(case: Case) -> None:
+def test_suspended_between_its_record_and_the_request(case: Case) -> None:
     """
     It comes back when another try has long done its work, and may yet send.
 

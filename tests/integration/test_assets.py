@@ -29,7 +29,7 @@ def told(service, *, index=0):
 
 
 @pytest.mark.since_3_3
-def test_each_operator_tells_what_the_page_says(
+def test_each_operator_reports_what_the_page_lists(
     run_dag, service, workflow_automation_callback_base_url, tmp_path
 ):
     for name in ("a.csv", "b.csv"):

@@ -65,8 +65,9 @@ def test_the_arguments(page, kind):
         if default.startswith("`") and name != "inputs":
             assert default == f"`{parameter.default!r}`".replace("'", '"')
         if isinstance(parameter.default, datetime.timedelta):
-            days, seconds = parameter.default.days, parameter.default.seconds
-            assert default == (f"{seconds} s" if seconds else f"{days} day{'s' * (days > 1)}")
+            number, unit = default.split()
+            units = {"s": "seconds", "day": "days", "days": "days"}
+            assert parameter.default == datetime.timedelta(**{units[unit]: int(number)})
 
 
 def test_the_arguments_of_trigger_flow_once():

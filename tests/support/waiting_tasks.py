@@ -138,7 +138,7 @@ class WaitingTask:
 
     def adopt(self, run_id: str) -> RunReports:
         """
-        Continue with the run that a person entered for the last start.
+        Adopt the run that a person gave for the last start.
 
         And return what that has said.
         """

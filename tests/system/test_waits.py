@@ -76,7 +76,7 @@ def test_each_of_many_gets_its_own_answer(
     )
 
 
-def test_all_else_is_killed_while_tasks_are_parked(stack: Stack, flows: LocalService) -> None:
+def test_all_else_is_killed_while_tasks_wait(stack: Stack, flows: LocalService) -> None:
     """
     The API server, a scheduler and the triggerer.
 

@@ -368,7 +368,7 @@ def rendered(folder: Path) -> Iterator[str]:
             raise AssertionError(f"No error of attempt {number}")
 
 
-def test_words(tmp_path):
+def test_messages(tmp_path):
     texts = dict.fromkeys(rendered(tmp_path))
     golden.check("argument_errors.txt", texts)
     assert SECRET not in "".join(texts)

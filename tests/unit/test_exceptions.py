@@ -85,7 +85,11 @@ def test_the_text_has_a_line_for_each_part(message, quote, next_step, conn_id, f
     where: dict[str, Any] = {"conn_id": conn_id, "flow_id": flow_id, "run_id": run_id}
     error = RejectedError(message, quote=quote, next_step=next_step, **where)
     names = zip(("Connection", "Flow", "Run"), where.values(), strict=True)
-    said = f"The service said: {quote}" * bool(quote)
-    parts = [f"[rejected] {message}", said, "No run was started.", next_step]
+    parts = [f"[rejected] {message}"]
+    if quote:
+        parts.append(f"The service said: {quote}")
+    parts.append("No run was started.")
+    if next_step:
+        parts.append(next_step)
     parts += [f"{name}: {value}" for name, value in names if value]
-    assert str(error).split("\n") == list(filter(None, parts))
+    assert str(error).split("\n") == parts

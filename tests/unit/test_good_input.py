@@ -58,7 +58,7 @@ def test_a_password_in_a_url_is_not_shown(batch, service, url, place):
     assert service.journal.requests() == []
 
 
-def test_a_folder_that_is_not_utf_8_is_refused_where_its_path_is_sent(tmp_path):
+def test_a_path_that_is_not_utf_8_is_refused_where_it_is_sent(tmp_path):
     folder = os.fsencode(tmp_path) + b"/\xff"
     os.mkdir(folder)  # noqa: PTH102
     with open(folder + b"/data.csv", "wb") as file:  # noqa: PTH123
@@ -104,7 +104,7 @@ def test_an_output_may_be_all_that_one_may_write(batch, service, bucket, monkeyp
     assert len(service.runs) == 1
 
 
-def test_an_error_of_the_connection_is_said_once(batch, service, monkeypatch):
+def test_an_error_of_the_connection_is_shown_once(batch, service, monkeypatch):
     """With a ``key``, each item asks for the client, whose error is taken for the item's."""
     connection = {"conn_type": "workflow_automation", "host": "http://plain.example"}
     monkeypatch.setenv("AIRFLOW_CONN_BAD", json.dumps(connection))

@@ -147,7 +147,7 @@ def test_the_uri_of_a_local_file_is_that_of_its_path(name):
     assert uris_of([path]) == [path.as_uri()]
 
 
-def test_many_files_are_told_as_their_folders_up_to_the_bound():
+def test_many_files_are_reported_as_their_folders():
     few = [f"/data/{n}" for n in range(MAX_INPUTS)]
     assert uris_of(few) == [f"file://{path}" for path in few]
     assert uris_of([*few, "/data/more"]) == ["file:///data/"]
@@ -183,7 +183,7 @@ def test_taskflow_and_hook_tell_the_collector(service, context, collected, tmp_p
     assert collected() == ([uri], [flow_of(service)] * 2)  # one by each hook
 
 
-def test_an_unknown_flow_is_not_told(service, context, collected, workflow_automation_connect):
+def test_an_unknown_flow_is_not_reported(service, context, collected, workflow_automation_connect):
     workflow_automation_connect(extra={"flow_id": None})
     trigger().execute(context())
     trigger_flow_once("once", context=context())
@@ -197,7 +197,7 @@ def test_an_unknown_flow_is_not_told(service, context, collected, workflow_autom
         (lambda now: trigger_flow_once("once", context=now), WithoutTextError("no collector")),
     ],
 )
-def test_a_collector_that_fails_is_only_told_of(service, context, monkeypatch, log, start, error):
+def test_a_collector_that_fails_is_only_logged(service, context, monkeypatch, log, start, error):
     def fail():
         raise error
 

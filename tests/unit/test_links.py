@@ -77,7 +77,7 @@ def test_a_run_without_a_web_link(service, context, asked, run_link):
     assert now["ti"].pushed == {}
 
 
-def test_a_link_that_could_not_be_stored_is_there_for_airflow_to_store(service, context, asked):
+def test_airflow_stores_a_link_that_the_task_could_not(service, context, asked):
     task, now = trigger(), context(push_error=RuntimeError("Airflow is not there"))
     run = task.execute(now)
     assert link_of(task, now) == run["run_link"]
@@ -118,7 +118,7 @@ def test_link_that_a_browser_opens(service, context, asked, log, run_link, link)
         ("https://app.test/" + "x" * 3000, "is not a valid URL, or too long"),
     ],
 )
-def test_the_log_says_why_there_is_no_button(service, context, asked, log, run_link, why):
+def test_the_log_explains_a_missing_button(service, context, asked, log, run_link, why):
     service.faults.add("response", body={"run_id": "7", "run_link": run_link})
     task, now = trigger(), context()
     assert task.execute(now)["run_id"] == "7"

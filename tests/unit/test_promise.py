@@ -166,7 +166,7 @@ class TestSFTP:
         assert all(thread.daemon for thread in begun)
         assert len(service.runs) == runs
 
-    def test_a_file_that_is_rewritten_within_the_second_of_its_time_is_sent_whole_or_not_at_all(
+    def test_a_file_that_is_rewritten_within_a_second_is_sent_whole_or_not_at_all(
         self, service, upload, sftp
     ):
         path, size = sftp.folder / "a.bin", 2 * MIB
@@ -239,7 +239,7 @@ class TestCredentials:
         assert "Pw-7hush" not in told
 
     @pytest.mark.parametrize("scheme", ["sftp", "ssh"])
-    def test_a_url_that_names_no_connection_is_told_how_to(self, fails, scheme):
+    def test_a_url_without_a_connection_is_explained(self, fails, scheme):
         told = fails(f"{scheme}://files/data/x")
         assert f"name a connection: {scheme}://conn_id@/" in told
         assert "[invalid-request]" in told
@@ -484,7 +484,7 @@ def test_a_record_that_cannot_be_read_in_the_last_try_hides_no_run(batch, servic
     assert len(service.runs) == started
 
 
-def test_an_unreadable_record_of_a_first_try_says_nothing_of_earlier_ones(batch, service):
+def test_an_unreadable_record_of_a_first_try_mentions_no_earlier_ones(batch, service):
     with pytest.raises(WorkflowAutomationError) as caught:
         batch(rows(3), before_get=Mock(side_effect=STORE_IS_GONE))
     assert caught.value.accepted is Accepted.NO
@@ -650,7 +650,9 @@ LOGIN = "<html><head><title>Sign in</title></head></html>"
         *(("text/plain", words, True) for words in ("<p1.csv> received", "<?xml?><received/>")),
     ],
 )
-def test_a_login_page_confirms_no_upload_but_other_words_do(service, content_type, words, confirms):
+def test_a_login_page_confirms_no_upload_but_other_text_does(
+    service, content_type, words, confirms
+):
     headers = {"Content-Type": content_type}
     service.faults.add("response", operation="upload", body=words, headers=headers)
     hook = WorkflowAutomationHook()

@@ -21,7 +21,7 @@ from .starts import claims, later, struck, waits
 MOMENT = timedelta(microseconds=1)
 
 
-def test_a_run_that_was_told_to_stop_does_not_end_the_one_that_works(world):
+def test_a_stopped_run_does_not_end_the_one_that_works(world):
     task = struck(world, waits(on_run_failed="start_again"), "twice")
     works, told_to_stop = task.flow.runs
     assert task.flow.reports("started", works, run_id=True) == 200
@@ -49,7 +49,7 @@ def test_the_run_id_of_an_end_is_kept(world, ended):
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_only_a_post_is_heard(world, method):
+def test_only_a_post_is_accepted(world, method):
     task = struck(world, claims())
     (run,) = task.flow.runs
     entries = task.rows.entries
@@ -110,7 +110,7 @@ def test_a_retry_reads_few_entries_whatever_its_number(world):
     assert len(reads) <= 14
 
 
-def test_an_end_that_the_last_look_does_not_find_at_once_is_not_lost(world):
+def test_an_end_that_the_last_look_misses_once_is_not_lost(world):
     task = world(waits(completion_timeout=MOMENT))
     responses: list[int] = []
     task.until_end(
@@ -120,7 +120,7 @@ def test_an_end_that_the_last_look_does_not_find_at_once_is_not_lost(world):
     assert (task.state, responses) == ("success", [200])
 
 
-def test_a_word_that_is_not_found_at_once_is_no_silence(world):
+def test_a_message_that_is_missed_once_is_no_silence(world):
     task = world(waits(heartbeat_timeout=timedelta(seconds=2)))
     responses: list[int] = []
 
@@ -133,7 +133,7 @@ def test_a_word_that_is_not_found_at_once_is_no_silence(world):
     assert (task.state, responses) == ("awaiting_input", [200, 200])
 
 
-def test_a_run_that_a_person_entered_is_waited_for_anew(world):
+def test_the_wait_for_an_adopted_run_begins_anew(world):
     task = world(waits(completion_timeout=timedelta(hours=1)))
     task.try_()
     assert task.flow.reports("started", run_id=True) == 200

@@ -147,7 +147,7 @@ def lost(operation: str, error: Exception, via: str = "", **facts: Any) -> Workf
     return error_without_response(REQUESTS[operation], error, progress, REDACTOR, via)
 
 
-def test_words():
+def test_messages():
     """With what else the errors know."""
     texts = [
         f"{type(error).__name__}, accepted: {error.accepted.name}, status: {error.status}, "

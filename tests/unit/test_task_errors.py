@@ -151,7 +151,7 @@ def rendered() -> Iterator[str]:
         yield f"{about}\n{error}"
 
 
-def test_words():
+def test_messages():
     golden.check("task_errors.txt", rendered())
 
 
@@ -163,7 +163,7 @@ def test_lines_are_not_cut():
     assert [line for line in others if len(line) > 92] == []
 
 
-def test_what_starts_another_run_is_said_first():
+def test_what_starts_another_run_comes_first():
     """A person who does what the first lines say starts no second run."""
     for text in rendered():
         warned = text.find("A Clear alone starts another one")
@@ -178,7 +178,7 @@ def test_each_code_has_a_meaning_and_is_explained_once():
     assert {code: codes.count(code) for code in Code} == dict.fromkeys(Code, 1)
 
 
-def test_the_page_says_of_each_code_whether_a_run_exists():
+def test_the_page_lists_for_each_code_whether_a_run_exists():
     rows = re.findall(
         r"^\| \[?`([a-z-]+)`[^|]*\| ([a-z]+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE
     )

@@ -12,7 +12,6 @@ from workflow_automation_provider.exceptions import (
     Accepted,
     BatchInterruptedError,
     InvalidRequestError,
-    OutcomeUnknownError,
 )
 from workflow_automation_provider.execution.errors import task_error
 from workflow_automation_provider.operators.base import (
@@ -188,13 +187,10 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with."""
-        retried: tuple[type[WorkflowAutomationError], ...] = (BatchInterruptedError,)
-        if self._starts_unknown_again:
-            retried = (BatchInterruptedError, OutcomeUnknownError)
         return task_error(
             error,
             context,
-            retried=retried,
+            retried=(BatchInterruptedError,),
             starts_again=self._starts_unknown_again,
             what_to_do=_what_to_do(error),
         )

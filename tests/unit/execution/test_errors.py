@@ -31,7 +31,7 @@ READABLE = """The flow said that the run failed:
         ("\x1b[31m \x1b[0m", "The flow said that the run failed."),
     ],
 )
-def test_what_a_failed_run_says_reads_as_its_own_words(world, message, text):
+def test_the_message_of_a_failed_run_is_quoted(world, message, text):
     task = world(waits())
     task.try_()
     assert task.flow.reports("failed", message=message) == 200
@@ -43,7 +43,7 @@ def test_what_a_failed_run_says_reads_as_its_own_words(world, message, text):
 @given(st.text(st.characters() | st.sampled_from("\x1b[]m0\x07\n\r\t\x9b"), max_size=60))
 @example("a\x1b[31\nm")
 @example("\x1b")
-def test_quoted_words_can_all_be_seen(text):
+def test_a_quote_can_all_be_seen(text):
     words = quoted(text)
     first, *others = words.split("\n")
     assert first == "" if others else first in ("", f" {first.strip()}")
@@ -54,6 +54,6 @@ def test_quoted_words_can_all_be_seen(text):
 
 
 @given(st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1))
-def test_quoted_words_are_not_changed(text):
+def test_a_quote_is_not_changed(text):
     assert quoted(text) == f" {text}"
     assert quoted(f"{text}\n{text}") == f"\n    {text}\n    {text}"

@@ -182,7 +182,7 @@ def test_a_wait_ends_when_the_task_is_ended(clock, after, caplog):
         (KeyError(), "default", None),
     ],
 )
-def test_a_retry_comes_when_the_service_said(error, action, delay):
+def test_a_retry_comes_when_the_service_asks(error, action, delay):
     decision = FlowRetryPolicy().evaluate(error, 1, 3)
     assert (decision.action.value, decision.retry_delay) == (action, delay)
     assert bool(decision.reason) is (action == "retry")

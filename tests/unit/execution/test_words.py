@@ -94,7 +94,7 @@ def fault(kind, **options):
     return lambda tries: tries.service.faults.add(kind, **options)
 
 
-def enters_what_is_none(tries):
+def adopts_what_is_none(tries):
     tries.store.entries[ADOPTED] = {"run": "77"}
 
 
@@ -166,8 +166,8 @@ def passes(**time):
     return lambda task: later(task, **time)
 
 
-def enters(run_id=None):
-    """Have a person enter a run, by default the task's own, and clear the task."""
+def adopts(run_id=None):
+    """Have the task adopt a run, by default the task's own, and clear the task."""
 
     def happens(task):
         task.mark("failed")
@@ -232,7 +232,7 @@ CASES: dict[str, list[Callable[[Tries], object]]] = {
     "a name of two lines": [starts("a\nb")],
     "an operator that was executed": [execute(trigger(), trigger())],
     "an operator inside a task": [execute(trigger(task_id="ada"), task_id="customers")],
-    "an entered run that is none": [enters_what_is_none, execute(trigger(), try_number=2)],
+    "an adopted run that is none": [adopts_what_is_none, execute(trigger(), try_number=2)],
     "a store that forgets": [execute(trigger()), forgets, execute(trigger())],
     "a template that was not rendered": [execute(trigger(flow_id="{{ ds }}"))],
     "a template without a value after a doubt": [
@@ -301,22 +301,22 @@ CASES: dict[str, list[Callable[[Tries], object]]] = {
     "no run claimed its start in the last try": in_world(claims(retries=0), struck_by="drop_after"),
     "a doubt that was closed": in_world(waits(), struck_by="drop_after"),
     "a task that a person marked": in_world(claims(), marked, struck_by="drop_after"),
-    "an entered run while another has the task": in_world(waits(), CLAIMED, enters("77")),
-    "an entered run that was told to stop": in_world(
-        waits(), CLAIMED, says("started", 0, run_id="77"), enters("77")
+    "an adopted run while another has the task": in_world(waits(), CLAIMED, adopts("77")),
+    "an adopted run that was told to stop": in_world(
+        waits(), CLAIMED, says("started", 0, run_id="77"), adopts("77")
     ),
-    "an entered run of a start that was told to stop": in_world(
-        waits(), cleared, CLAIMED, enters()
+    "an adopted run of a start that was told to stop": in_world(
+        waits(), cleared, CLAIMED, adopts()
     ),
-    "an entered run that is not that of the last start": in_world(waits(), enters("77")),
-    "an entered run of a start that was rejected": in_world(
-        waits(), enters("77"), struck_by="reject"
+    "an adopted run that is not that of the last start": in_world(waits(), adopts("77")),
+    "an adopted run of a start that was rejected": in_world(
+        waits(), adopts("77"), struck_by="reject"
     ),
-    "an entered run of an earlier start": in_world(waits(), cleared, doubts, enters()),
-    "an entered run of an earlier start in doubt": in_world(
-        waits(on_unknown_start="start_again"), doubts, enters(), struck_by="drop_after"
+    "an adopted run of an earlier start": in_world(waits(), cleared, doubts, adopts()),
+    "an adopted run of an earlier start in doubt": in_world(
+        waits(on_unknown_start="start_again"), doubts, adopts(), struck_by="drop_after"
     ),
-    "an entered run that cannot be waited for": in_world(trigger(), waits_only_now, enters("77")),
+    "an adopted run that cannot be waited for": in_world(trigger(), waits_only_now, adopts("77")),
     "a connection that broke while the task waited": in_world(
         waits(),
         says("success", result=3),
@@ -343,7 +343,7 @@ def renew(name, text):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_words(request, name):
+def test_messages(request, name):
     tries, (*steps, last) = Tries(request), CASES[name]
     for step in steps:
         with contextlib.suppress(WorkflowAutomationError):
@@ -362,5 +362,5 @@ def test_words(request, name):
     assert text == expected()[name]
 
 
-def test_no_other_words():
+def test_each_golden_text_has_a_case():
     assert expected().keys() == CASES.keys()

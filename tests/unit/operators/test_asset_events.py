@@ -83,7 +83,7 @@ def test_a_batch_of_an_unknown_flow(service, context, events, log, workflow_auto
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no events"), WithoutTextError("no events")])
-def test_a_failure_is_only_told_of(service, context, log, error):
+def test_a_failure_is_only_logged(service, context, log, error):
     """What it is about is a run that was started."""
 
     class Broken(dict[object, object]):

@@ -1,5 +1,5 @@
 """
-TriggerFlowOperator where a person entered the run of a task that failed.
+TriggerFlowOperator where a person gives a failed task its run.
 
 It is returned, once.
 """

@@ -107,7 +107,7 @@ class TestTries:
         ("flow_id", "of_connection", "named"),
         [(None, None, "the flow of the API key"), ("a", "b", "flow a")],
     )
-    def test_before_the_record_the_log_has_word_of_the_run(
+    def test_the_log_names_the_run_before_the_record(
         self,
         service,
         workflow_automation_connect,

@@ -183,7 +183,7 @@ def test_body_is_parsed_off_the_event_loop(waiting, http, monkeypatch):
     ("answer", "timeout"),
     [(SUCCESS, timedelta(hours=1)), (FAILED, timedelta(seconds=1)), (FAILED, None)],
 )
-def test_end_wakes_a_parked_task(waiting, http, answer, timeout):
+def test_end_wakes_a_waiting_task(waiting, http, answer, timeout):
     """By a timeout that is lowered, and never raised."""
     before = timeout and datetime.now(UTC) + timeout
     task = waiting(trigger_timeout=before)

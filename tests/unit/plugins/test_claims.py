@@ -59,7 +59,7 @@ def test_the_first_heartbeat_claims(waiting, say):
     assert say(task.url, "started", run_id="8") == 404
 
 
-def test_words(waiting, say):
+def test_progress(waiting, say):
     task = waiting()
     assert say(task.url, "started") == 200
     reports = task.reports
@@ -102,11 +102,11 @@ def test_stop(waiting, say, state):
     ("state", "claim", "end"),
     [("running", 503, 503), ("awaiting_input", 200, 200), ("failed", 404, 200)],
 )
-def test_closed(waiting, say, state, claim, end):
+def test_revoked(waiting, say, state, claim, end):
     """
     An end is kept whatever the task's state.
 
-    Who clears it with that run entered gets the result.
+    Who clears it once it has adopted that run gets the result.
     """
     for status, told in (("started", claim), ("success", end)):
         task = waiting(state=state)
@@ -119,7 +119,7 @@ def test_closed(waiting, say, state, claim, end):
 
 
 @pytest.mark.parametrize("status", EVERY)
-def test_whatever_a_run_says_waits_for_a_lock_and_is_to_be_said_again(
+def test_a_report_that_waits_too_long_for_a_lock_is_to_be_repeated(
     waiting, say, locked_database, status
 ):
     task = waiting(state="running")
@@ -155,7 +155,7 @@ def test_task_instance_that_was_deleted_and_made_again(waiting, say):
 
 
 @pytest.mark.parametrize(("age", "soon"), [(5, 20), (60, 0)])
-def test_wake_is_counted_from_the_park(waiting, say, age, soon):
+def test_wake_is_counted_from_the_suspension(waiting, say, age, soon):
     task = waiting()
     task.change(updated_at=datetime.now(UTC) - timedelta(seconds=age))
     assert say(task.url, "success") == 200

@@ -235,7 +235,7 @@ def test_it_is_sent_again_where_that_can_help(run, receiver, responses, attempts
     assert len({body for _, _, body in receiver.received}) == 1
 
 
-def test_it_waits_longer_each_time_and_as_the_response_says(run, receiver):
+def test_it_waits_longer_each_time_and_as_the_response_asks(run, receiver):
     receiver.responses.extend([503, 503, Response("", 503, {"Retry-After": "1"})])
     run(wait=0.1)
     waits = [b - a for a, b in itertools.pairwise(receiver.times)]
@@ -390,7 +390,7 @@ def test_the_page_of_a_run_shows_its_callbacks_also_after_a_restart(service, htt
 
 
 @pytest.mark.parametrize("names_run", [True, False])
-def test_first_step_words_and_end(service, call, receiver, names_run):
+def test_first_step_progress_and_end(service, call, receiver, names_run):
     words = [{"progress": 0.5, "message": "Half"}, {"delay": 0.01}]
     begun = time.monotonic()
     service.callbacks.add(result=3, started=0.1, running=words, names_run=names_run)

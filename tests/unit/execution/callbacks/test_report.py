@@ -73,7 +73,7 @@ def sent(said):
 
 
 @given(SAID, st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]), st.booleans())
-def test_what_is_said_is_what_is_read(said, encoding, drops_nulls):
+def test_a_report_is_read_as_it_was_sent(said, encoding, drops_nulls):
     document = {
         name: value for name, value in sent(said).items() if value is not None or not drops_nulls
     }
@@ -187,7 +187,7 @@ def test_what_is_no_token(text):
 @pytest.mark.parametrize(
     "encode", [str, lambda token: base64.b64encode(token.encode()).decode(), quote]
 )
-def test_what_is_said_is_without_the_token(text, encode):
+def test_a_report_is_kept_without_the_token(text, encode):
     token = new_token(uuid4())
     said = text.replace("{}", encode(token))
     for kept in (

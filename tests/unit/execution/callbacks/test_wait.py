@@ -75,7 +75,7 @@ def parked(world):
         {"claim": {"at": "2026-01-01T00:00:00Z", "run_id": "another"}},
     ],
 )
-def test_a_run_that_a_person_entered_must_keep_the_task(world, reports):
+def test_an_adopted_run_that_lost_the_task_fails_it(world, reports):
     task = world(waits())
     task.faults.add("drop_after")
     task.try_()
@@ -91,7 +91,7 @@ def test_a_run_that_a_person_entered_must_keep_the_task(world, reports):
     assert (task.state, triggers(task)) == ("failed", 1)
 
 
-def test_the_log_says_what_the_run_said_and_when(parked):
+def test_the_log_lists_the_reports_and_their_times(parked):
     task = parked(on_unknown_start="claim")
     for word in ("started", "running", "success"):
         assert task.flow.reports(word) == 200
@@ -101,7 +101,7 @@ def test_the_log_says_what_the_run_said_and_when(parked):
     assert re.search(said, task.try_().log)
 
 
-def test_a_word_that_cannot_be_read_loses_no_end(parked):
+def test_a_message_that_cannot_be_read_loses_no_end(parked):
     def fail():
         raise RuntimeError("No database")
 
@@ -129,7 +129,7 @@ def test_what_the_flow_returns_comes_out_unchanged(parked, result):
     assert mentions(ended.log, "succeeded", r"all there\nRun 9 failed")
 
 
-def test_what_the_run_does_not_say_is_that_of_the_response(parked):
+def test_what_the_run_does_not_report_is_that_of_the_response(parked):
     task = parked()
     assert task.flow.reports("started", run_link="https://there/9") == 200
     assert task.flow.reports("success") == 200
@@ -162,7 +162,7 @@ def test_on_run_failed_starts_another_run_while_a_retry_is_left(parked):
     assert (task.state, triggers(task)) == ("failed", 2)
 
 
-def test_a_run_that_was_told_to_stop_fails_the_task(parked, monkeypatch):
+def test_a_stopped_run_fails_the_task(parked, monkeypatch):
     """Also without the connection."""
     task = parked()
     monkeypatch.delenv(CONNECTION)
@@ -302,7 +302,7 @@ def test_without_retries_it_warns(world, retries):
     assert WITHOUT_RETRIES not in task.last.log
 
 
-def test_a_claim_is_a_word_as_well(parked):
+def test_a_claim_is_a_heartbeat(parked):
     task = parked(heartbeat_timeout=timedelta(minutes=1))
     later(task, minutes=3)
     assert task.flow.reports("started") == 200
@@ -339,9 +339,7 @@ def test_cleared_while_it_continues_it_starts_over(parked):
 
 
 @pytest.mark.parametrize(("how", "status"), [("invalid", "success"), ("missing", "failed")])
-def test_a_connection_that_breaks_while_the_task_is_parked_loses_no_end(
-    parked, monkeypatch, how, status
-):
+def test_a_connection_that_breaks_during_the_wait_loses_no_end(parked, monkeypatch, how, status):
     """And nothing of it is shown unredacted."""
     task, works = parked(), os.environ[CONNECTION]
     assert task.flow.reports(status, result="the secret of the flow", message="x") == 200
@@ -385,14 +383,15 @@ def test_a_connection_that_breaks_while_the_task_waits_ends_nothing(
     task.lose(task.last)
     task.rows.end("retry")
     task.try_()
-    own = {} if is_claimed else {"run_id": task.flow.runs[0].run_id}
     assert (task.state, triggers(task)) == ("awaiting_input", 1)
     assert "the-claimer" not in task.last.output
+
     monkeypatch.setenv(CONNECTION, works)
     task.try_()
-    assert task.xcoms["run_id"] == ({"run_id": "the-claimer"} if is_claimed else own)["run_id"]
-    assert task.flow.reports("success", run_id="the-claimer" if is_claimed else None) == 200
-    assert task.try_().result["run_id"] == ("the-claimer" if is_claimed else own["run_id"])
+    run_id = "the-claimer" if is_claimed else task.flow.runs[0].run_id
+    assert task.xcoms["run_id"] == run_id
+    assert task.flow.reports("success", run_id=run_id) == 200
+    assert task.try_().result["run_id"] == run_id
 
 
 @pytest.mark.parametrize("options", [{}, {"files": FILES}])
@@ -429,7 +428,7 @@ def test_another_connection_than_the_run_was_started_by(world, monkeypatch, file
 
 
 @pytest.mark.parametrize("make", [waits, claims])
-def test_a_task_has_the_run_that_has_claimed_not_that_of_the_response(world, make):
+def test_the_run_that_claims_replaces_that_of_the_response(world, make):
     """A proxy has sent the request twice."""
     task = world(make(files=FILES))
     task.faults.add("twice")
@@ -441,7 +440,7 @@ def test_a_task_has_the_run_that_has_claimed_not_that_of_the_response(world, mak
     assert uploads(task) == 1
 
 
-def test_after_a_clear_it_is_said_what_is_known_of_the_run_of_before(parked):
+def test_after_a_clear_the_log_names_the_run_before(parked):
     task = parked(on_unknown_start="claim")
     assert task.flow.reports("started", run_id="77", run_link="https://there/77") == 200
     assert task.flow.reports("failed") == 404
@@ -453,13 +452,13 @@ def test_after_a_clear_it_is_said_what_is_known_of_the_run_of_before(parked):
     assert MAYBE not in log.splitlines()[0]
 
 
-def test_the_log_says_where_the_run_calls_but_not_the_token(parked):
+def test_the_log_has_the_callback_url_without_the_token(parked):
     task = parked()
     assert mentions(task.last.log, f"http://127.0.0.1:1{report.PATH}")
     assert nowhere(task, task.flow.runs[0].url.rpartition("token=")[2])
 
 
-def test_refused_calls_are_said_with_the_error(world):
+def test_the_error_names_refused_calls(world):
     task = world(waits(retries=0))
     task.try_()
     url = task.flow.runs[0].url
@@ -470,10 +469,13 @@ def test_refused_calls_are_said_with_the_error(world):
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_task_whose_dag_is_edited_to_wait_no_longer_goes_on_waiting(world, is_killed):
+def test_a_wait_goes_on_whatever_the_dag_now_asks(world, is_killed):
     task = world(waits())
-    kill = [after("set", OUTCOME, "kill")] if is_killed else []
-    task.try_(*kill)
+    if is_killed:
+        task.try_(after("set", OUTCOME, "kill"))
+    else:
+        task.try_()
+
     task.operator = trigger()
     task.try_()
     assert task.state == "awaiting_input"
@@ -520,7 +522,7 @@ class TestRedaction:
         return lambda task: new_token(task.rows.ti.id)
 
     @pytest.mark.parametrize("status", ["success", "failed"])
-    def test_of_the_key_and_the_token_in_what_the_run_says(self, parked, status):
+    def test_of_the_key_and_the_token_in_reports(self, parked, status):
         from world import KEY
 
         task = parked()
@@ -597,7 +599,7 @@ class TestUrl:
 
 
 class TestFiles:
-    def test_a_run_that_ends_before_they_are_uploaded_gets_them_in_a_retry(self, world):
+    def test_a_retry_uploads_them_for_a_run_that_has_ended(self, world):
         task = world(waits(files=FILES))
         task.faults.add("busy", operation="upload")
         task.try_(
@@ -636,7 +638,7 @@ class TestFiles:
         task.try_()
         assert (task.state, triggers(task), uploads(task)) == ("awaiting_input", 1, 2)
 
-    def test_of_a_run_that_a_person_entered_are_not_uploaded_again_but_of_another(self, parked):
+    def test_of_an_adopted_run_are_not_uploaded_again(self, parked):
         task = parked(files=FILES)
         for is_adopted in (True, False):
             task.mark("failed")

@@ -92,7 +92,7 @@ class TestDoubt:
             ("garbage", "start_again", "started"),
         ],
     )
-    def test_a_run_that_has_spoken_settles_it(self, world, fault, policy, word):
+    def test_a_report_settles_it(self, world, fault, policy, word):
         task = world(waits(on_unknown_start=policy))
         task.faults.add(fault)
         task.try_(after("send", TRIGGER, lambda: task.flow.reports(word, run_id=True)))
@@ -104,7 +104,7 @@ class TestDoubt:
         assert triggers(task) == 1
 
     @pytest.mark.parametrize("files", [None, [{"name": "a"}]])
-    def test_one_that_does_not_say_its_id(self, world, files):
+    def test_a_claim_without_an_id_leaves_it_unknown(self, world, files):
         task = struck(world, claims(files=files))
         assert asks(task, run_id=None, run_link="http://there/7") == 200
         again = task.try_()
@@ -116,7 +116,7 @@ class TestDoubt:
         assert task.requests == ["/api/trigger"]
 
     @pytest.mark.parametrize("when", [REVOKED, FIRST_START])
-    def test_a_claim_before_it_is_closed_counts(self, world, when):
+    def test_a_claim_before_the_token_is_revoked_counts(self, world, when):
         task = struck(world, claims())
         told: list[int] = []
         task.try_(*asks_before(task, when, told))
@@ -128,7 +128,7 @@ class TestDoubt:
             assert (told, triggers(task)) == ([503], 2)
             assert [asks(task, run) for run in (0, 1)] == [404, 200]
 
-    def test_a_response_that_is_recorded_once_it_is_closed_does_not_count(self, world):
+    def test_a_response_that_is_recorded_after_that_does_not(self, world):
         task = struck(world, claims())
         task.try_(after("set", REVOKED, "kill"))
         outcome = {"kind": "run", "at": "2026-01-01T00:00:00+00:00", "run": {"run_id": "1001"}}
@@ -137,37 +137,43 @@ class TestDoubt:
         assert [asks(task, run) for run in (0, 1)] == [404, 200]
 
     @pytest.mark.parametrize(
-        ("policy", "retries", "is_killed", "code", "is_closed"),
+        ("policy", "retries", "code", "response"),
         [
-            ("fail", 2, False, "start-unknown", True),
-            ("fail", 2, True, "start-unknown", True),
-            ("start_again", 2, False, "start-unknown", False),
-            ("start_again", 0, False, "start-unknown", True),
-            ("claim", 0, False, "start-revoked", True),
+            ("fail", 2, "start-unknown", 404),
+            ("start_again", 2, "start-unknown", 200),
+            ("start_again", 0, "start-unknown", 404),
+            ("claim", 0, "start-revoked", 404),
         ],
     )
     def test_no_run_can_go_on_unless_airflow_retries_the_task(
-        self, world, policy, retries, is_killed, code, is_closed
+        self, world, policy, retries, code, response
     ):
-        operator = waits(retries=retries, on_unknown_start=policy)
-        kill = [before("get", RUN, "kill")] if is_killed else []
-        task = struck(world, operator, "drop_after", *kill)
-        error = task.last.error or task.try_().error
-        assert (error.code, STOPS_WHO_CLAIMS in str(error)) == (code, is_closed)
-        assert (asks(task), triggers(task)) == (404 if is_closed else 200, 1)
+        task = struck(world, waits(retries=retries, on_unknown_start=policy))
+        error = task.last.error
+        assert error.code == code
+        assert (STOPS_WHO_CLAIMS in str(error)) is (response == 404)
+        assert (asks(task), triggers(task)) == (response, 1)
 
-    @pytest.mark.parametrize(
-        ("make", "failures"),
-        [
-            (claims, [at("set", REVOKED, "lost")]),
-            (claims, [at("set", REVOKED, "fail after")]),
-            (trigger, []),
-        ],
-    )
-    def test_a_close_that_fails_leaves_the_doubt(self, world, make, failures):
-        task = struck(world, make(retries=0), "drop_after", *failures)
-        assert (NOT_SETTLED in task.last.log) is bool(failures)
-        assert (task.last.error.code, "next try" in task.last.output) == ("start-unknown", False)
+    def test_nor_can_the_run_of_a_try_that_was_killed(self, world):
+        operator = waits(on_unknown_start="fail")
+        task = struck(world, operator, "drop_after", before("get", RUN, "kill"))
+        error = task.try_().error
+        assert error.code == "start-unknown"
+        assert STOPS_WHO_CLAIMS in str(error)
+        assert (asks(task), triggers(task)) == (404, 1)
+
+    @pytest.mark.parametrize("act", ["lost", "fail after"])
+    def test_a_token_that_cannot_be_revoked_leaves_the_doubt(self, world, act):
+        task = struck(world, claims(retries=0), "drop_after", at("set", REVOKED, act))
+        assert NOT_SETTLED in task.last.log
+        assert task.last.error.code == "start-unknown"
+        assert "next try" not in task.last.output
+
+    def test_a_start_without_a_token_has_nothing_to_revoke(self, world):
+        task = struck(world, trigger(retries=0))
+        assert NOT_SETTLED not in task.last.log
+        assert task.last.error.code == "start-unknown"
+        assert "next try" not in task.last.output
 
     @pytest.mark.parametrize("make", [claims, waits, trigger])
     def test_a_wait_for_a_claim_lasts_as_long_as_asked(self, world, make):
@@ -177,7 +183,7 @@ class TestDoubt:
         assert (AWAITS_CLAIM in task.last.log) is (make is not trigger)
 
     @pytest.mark.parametrize("status", ["started", "success"])
-    def test_a_waiting_task_in_doubt_takes_the_run_that_reports_itself_in_time(self, world, status):
+    def test_a_wait_takes_the_run_that_reports_in_time(self, world, status):
         """Whatever on_unknown_start is."""
         task = world(waits(claim_timeout=timedelta(seconds=30), on_unknown_start="fail"))
         task.faults.add("drop_after")
@@ -210,12 +216,12 @@ class TestDoubt:
         assert NO_CLAIM not in log
         assert RUN_ID_UNKNOWN not in log
 
-    def test_the_wait_ends_once_the_run_was_told_to_stop(self, world):
+    def test_the_wait_ends_once_the_run_is_stopped(self, world):
         task = world(claims(claim_timeout=timedelta(seconds=30)))
         task.faults.add("drop_after")
         assert task.try_(at_the_third_look(lambda: is_stopped(task))).error
 
-    def test_a_start_that_was_told_to_stop_is_followed_by_another(self, world):
+    def test_another_start_follows_a_stopped_one(self, world):
         task = struck(world, claims())
         task.faults.add("drop_after")
         task.try_()
@@ -323,8 +329,8 @@ class TestClear:
         assert [asks(task, run) for run in range(3)] == [404, 404, 200]
 
 
-class TestEntered:
-    """A run that a person entered for a task that failed."""
+class TestAdopted:
+    """A run that a person gave to a task that failed."""
 
     @pytest.mark.parametrize("fault", ["drop_after", "garbage"])
     def test_of_a_start_in_doubt_is_waited_for(self, world, fault):
@@ -365,7 +371,7 @@ class TestEntered:
         assert STARTS_ANOTHER not in task.last.log
         assert [*entries(task, START)] == ["1/0", "2/0"]
 
-    def test_that_is_told_to_stop_before_a_retry_is_not_the_task_s(self, world):
+    def test_that_is_stopped_before_a_retry_is_not_the_task_s(self, world):
         task = struck(world, claims())
         task.adopt(task.flow.runs[0].run_id)
         task.clear()
@@ -381,15 +387,15 @@ class TestEntered:
         So a claim may still be decided.
         """
         task = struck(world, claims())
-        for lost in ([], [at("get", FIRST_START, "lost", nth=None)]):
+        for scripts in ([], [at("get", FIRST_START, "lost", nth=None)]):
             task.mark("failed")
             task.adopt(task.flow.runs[0].run_id)
             task.clear()
-            task.try_(*lost)
+            task.try_(*scripts)
         assert FIRST_START in str(task.last.error)
         assert (task.state, triggers(task)) == ("up_for_retry", 1)
 
-    def test_that_is_told_to_stop_meanwhile_is_not_the_task_s(self, world):
+    def test_that_is_stopped_meanwhile_is_not_the_task_s(self, world):
         task, told = struck(world, claims()), list[int]()
         task.mark("failed")
         task.adopt(task.flow.runs[0].run_id)

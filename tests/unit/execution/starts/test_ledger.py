@@ -164,7 +164,7 @@ def test_decide_takes_the_first_row_that_fits():
 @pytest.mark.parametrize(
     "last", [None, Facts(start=start(), outcome=Outcome(kind="run", at=AT, run=RUN))]
 )
-def test_a_person_may_enter_any_run_where_no_start_gave_out_a_token(last):
+def test_any_run_can_be_adopted_where_no_start_has_a_token(last):
     assert why_not("2", last, []) is None
     for reports in (RunReports(refused=("2",)), RunReports(claim=Claim(AT, "1"))):
         assert why_not("2", Facts(start=start(token="d"), reports=reports), [])
@@ -188,7 +188,7 @@ def test_what_a_start_may_have_left_is_mentioned_until_it_is_over(outcome, words
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_what_its_run_has_said_is_said_of_a_start(outcome):
+def test_a_start_is_described_with_the_reports_of_its_run(outcome):
     reports = RunReports(claim=Claim(AT, "7", "http://there/7"), end=End(AT, "failed", "7"))
     text = Facts(start=start(), outcome=outcome, reports=reports).text(Redactor([]))
     assert mentions(text, "run 7", "http://there/7", "failed")
@@ -243,7 +243,7 @@ def test_a_start_and_its_outcome_are_read_as_written(start, outcome):
 
 
 @given(SPEECH)
-def test_what_a_run_said_is_read_as_written(reports):
+def test_reports_are_read_as_written(reports):
     assert read_reports("d", stored(reports)) == reports
 
 

@@ -44,7 +44,7 @@ def broken(monkeypatch):
     return works
 
 
-def test_a_resumed_task_that_misses_its_start_once_does_not_take_the_run_before(world):
+def test_a_resumed_task_that_misses_its_start_once_keeps_its_run(world):
     task = world(waits(on_run_failed="start_again", retries=1))
     task.try_()
     assert task.flow.reports("failed", run_id=True) == 200
@@ -80,7 +80,7 @@ def test_an_outcome_that_is_missed_once_loses_no_run_id(world, is_resumed):
     assert task.try_(at("get", FIRST_OUTCOME, "lost")).result["run_id"] == run
 
 
-def test_an_earlier_start_that_is_missed_once_is_not_forgotten_when_a_person_enters_a_run(world):
+def test_an_adopted_run_hides_no_earlier_start_that_is_missed_once(world):
     task = world(claims(retries=1))
     for _ in range(2):
         task.faults.add("drop_after")
@@ -94,7 +94,7 @@ def test_an_earlier_start_that_is_missed_once_is_not_forgotten_when_a_person_ent
     assert task.state == "failed", "it may be that of an earlier start"
 
 
-def test_a_broken_connection_does_not_fail_for_good_a_claimed_run_with_files(world, monkeypatch):
+def test_a_broken_connection_is_retried_for_a_claimed_run_with_files(world, monkeypatch):
     task = world(claims(files=FILES, claim_timeout=timedelta(seconds=5)))
     task.faults.add("drop_after")
 
@@ -146,7 +146,7 @@ def test_another_connection_loses_no_end_of_a_run_whose_files_are_uploaded(world
 
 
 @pytest.mark.parametrize("status", ["success", "failed"])
-def test_the_key_by_which_the_run_was_started_is_withheld_whatever_connection_the_dag_names(
+def test_the_key_that_started_the_run_is_withheld_under_another_connection(
     world, monkeypatch, status
 ):
     from world import KEY
@@ -213,7 +213,7 @@ def test_an_end_that_comes_while_files_are_uploaded_is_seen_at_once(world):
         assert left < timedelta(minutes=1)
 
 
-def test_what_was_pushed_of_another_run_is_taken_back_also_if_the_run_has_ended(world):
+def test_the_xcoms_of_another_run_are_replaced_also_after_the_end(world):
     task = world(waits())
     task.faults.add("twice")
     task.try_()

@@ -71,18 +71,26 @@ def test_a_retry_of_a_run_that_responded_and_claimed_reads_little(world):
     assert len(calls(again)) <= 6
 
 
-@pytest.mark.parametrize(
-    ("make", "is_lost", "reads"), [(trigger, False, 0), (claims, False, 1), (claims, True, 2)]
-)
-def test_what_a_retry_reads_of_its_run(world, make, is_lost, reads):
-    task = world(make())
+def reads_of_run(process):
+    return [call for call in process.calls if call.name.startswith(RUN)]
+
+
+def test_a_retry_without_a_token_does_not_look_for_reports(world):
+    task = world(trigger())
     task.try_(after("set", OUTCOME, "kill"))
-    if make is claims:
-        assert task.flow.reports("started", run_id="77") == 200
-    lost = [at("get", RUN, "lost")] if is_lost else []
-    again = task.try_(*lost)
-    assert sum(call.name.startswith(RUN) for call in again.calls) == reads
-    assert again.result["run_id"] == ("77" if reads else task.flow.runs[0].run_id)
+    again = task.try_()
+    assert reads_of_run(again) == []
+    assert again.result["run_id"] == task.flow.runs[0].run_id
+
+
+@pytest.mark.parametrize(("scripts", "reads"), [([], 1), ([("get", RUN, "lost")], 2)])
+def test_a_retry_looks_for_reports_until_it_finds_them(world, scripts, reads):
+    task = world(claims())
+    task.try_(after("set", OUTCOME, "kill"))
+    assert task.flow.reports("started", run_id="77") == 200
+    again = task.try_(*[at(*script) for script in scripts])
+    assert len(reads_of_run(again)) == reads
+    assert again.result["run_id"] == "77"
 
 
 def test_a_read_that_finds_nothing_hides_no_start_behind_an_earlier_one(world):
@@ -110,7 +118,7 @@ def test_nothing_is_read_before_a_first_try_writes_but_its_own_place(world):
     assert first.result["run_id"] != "77"
 
 
-def test_where_an_earlier_try_left_nothing_a_probe_is_written_and_read_back(world):
+def test_after_a_try_that_left_nothing_a_probe_is_written_and_read(world):
     task = world(trigger())
     task.try_(before("get", START, "kill"))
     again = task.try_()
@@ -133,52 +141,71 @@ def comes_back():
     return trigger(retry_policy=SimpleNamespace(evaluate=lambda *_: back))
 
 
-SCENES = {
-    "known": (trigger, None, None),
-    "killed": (trigger, "kill after", None),
-    "killed in the second of one try": (comes_back, "busy", None),
-    "claimed": (claims, "drop_after", "started"),
-    "doubt": (claims, "drop_after", None),
-    "waits": (waits, None, "success"),
-}
+def is_recorded(task):
+    task.try_(after("set", OUTCOME, "kill"))
 
 
-@pytest.mark.parametrize("scene", SCENES)
-def test_one_read_that_finds_nothing_starts_no_second_run_beside_the_first(world, scene):
-    make, fault, word = SCENES[scene]
+def is_killed(task):
+    task.try_(after("send", TRIGGER, "kill"))
+
+
+def is_killed_in_the_second_of_one_try(task):
+    task.faults.add("busy")
+    task.try_()
+    assert task.state == "up_for_reschedule"
+    task.try_(after("send", TRIGGER, "kill"))
+
+
+def is_in_doubt(task):
+    task.faults.add("drop_after")
+    task.try_()
+
+
+def is_claimed(task):
+    is_in_doubt(task)
+    assert task.flow.reports("started", run_id=True) == 200
+
+
+def has_ended(task):
+    is_recorded(task)
+    assert task.flow.reports("success", run_id=True) == 200
+
+
+# The operator, what happens to its first try, and the state in which the task ends.
+SCENES = [
+    (trigger, is_recorded, "success"),
+    (trigger, is_killed, "failed"),
+    (comes_back, is_killed_in_the_second_of_one_try, "failed"),
+    (claims, is_claimed, "success"),
+    (claims, is_in_doubt, "success"),
+    (waits, has_ended, "success"),
+]
+
+
+@pytest.mark.parametrize(("make", "happens", "state"), SCENES)
+def test_one_read_that_finds_nothing_starts_no_second_run_beside_the_first(
+    world, make, happens, state
+):
     read, last = 0, 99
     while read < last:
         task = world(make())
-        if fault == "kill after":
-            task.try_(after("send", TRIGGER, "kill"))
-        else:
-            if fault:
-                task.faults.add(fault)
-            kill = [after("set", OUTCOME, "kill")] if fault is None else []
-            task.try_(*kill)
-            if task.state == "up_for_reschedule":
-                task.try_(after("send", TRIGGER, "kill"))
-        if word:
-            assert task.flow.reports(word, run_id=True) == 200
+        happens(task)
         process = task.try_(at("get", "", "lost", nth=read))
         for _ in range(3):
             if task.state in ("up_for_retry", "up_for_reschedule", "awaiting_input"):
                 task.try_()
-        last, read = len(calls(process, kinds=["get"])), read + 1
-        if scene == "doubt":
-            assert [task.flow.reports("started", run) for run in range(len(task.flow.runs))][
-                :-1
-            ] in (
-                [],
-                [404],
-            )
+        assert task.state == state, read
+        if happens is is_in_doubt:
+            *earlier, _ = [task.flow.reports("started", run) for run in task.flow.runs]
+            assert earlier in ([], [404])
         else:
             assert len(task.flow.runs) == 1, read
-            assert task.state == ("failed" if "killed" in scene else "success"), read
+        last = len(calls(process, kinds=["get"]))
+        read += 1
     assert last < 99
 
 
-def test_a_person_s_run_is_written_with_the_start_that_gave_out_its_token(world):
+def test_an_adopted_run_is_recorded_with_the_start_of_its_token(world):
     task = world(waits(retries=5))
     task.try_(before("get", START, "kill"))
     task.faults.add("drop_after", times=2)
@@ -205,7 +232,7 @@ def test_a_person_s_run_is_written_with_the_start_that_gave_out_its_token(world)
 @pytest.mark.parametrize(
     "entry", ["77", {}, {"at": "then", "max_tries": 2}, {"at": "2026-01-01", "max_tries": 2}]
 )
-def test_a_start_that_a_person_has_damaged_is_named_and_nothing_is_decided_by_it(world, entry):
+def test_a_damaged_start_is_named_and_decides_nothing(world, entry):
     task = world(claims())
     task.faults.add("drop_after", times=2)
     task.until_end()
