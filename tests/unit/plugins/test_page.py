@@ -39,7 +39,7 @@ from workflow_automation_provider.execution.starts.ledger import (
 )
 from workflow_automation_provider.execution.store import _PROBE
 from workflow_automation_provider.execution.upload import UPLOAD_KEY
-from workflow_automation_provider.plugins import page
+from workflow_automation_provider.plugins import page, queries, rendering
 from workflow_automation_provider.plugins.conversation import conversations
 from workflow_automation_provider.plugins.metadata import json_object
 
@@ -291,7 +291,7 @@ class TestWhoSeesWhat:
         def fail():
             raise OperationalError("SELECT", {}, Exception("gone"))
 
-        monkeypatch.setattr(page, "create_session", fail)
+        monkeypatch.setattr(queries, "create_session", fail)
         response = viewer.get(LIST)
         assert response.status_code == 503
         assert "try again" in response.text
@@ -481,7 +481,7 @@ class TestDoubts:
             assert "Nothing is in doubt" not in found.text
             assert "unknown|" in found.rows[1] + found.rows[2]
         task.change(state="success")
-        monkeypatch.setattr(page, "MAX_TASKS", 1)
+        monkeypatch.setattr(queries, "MAX_TASKS", 1)
         Task(dag).outcome()
         assert "Nothing is in doubt" not in listed().text
 
@@ -519,7 +519,7 @@ class TestList:
         assert "Nothing is in doubt" in listed(q="x").text
 
     def test_the_most_pressing(self, dag, listed, monkeypatch):
-        monkeypatch.setitem(page._TEMPLATE.globals, "MAX_ROWS", 2)
+        monkeypatch.setattr(page, "MAX_ROWS", 2)
         for _ in range(3):
             Task(dag).outcome()
         found = listed()
@@ -831,7 +831,7 @@ class TestHostileTexts:
 
     @given(st.text())
     def test_every_text_can_be_seen(self, text):
-        assert all(c.isprintable() or c.isspace() for c in page.shown(text))
+        assert all(c.isprintable() or c.isspace() for c in rendering.shown(text))
 
     @pytest.mark.parametrize(
         "value",
@@ -853,16 +853,21 @@ class TestHostileTexts:
         columns = {"max_tries": 2, "map_index": -1, "date": ago(9)}
         columns |= dict.fromkeys(("dag_id", "run_id", "task_id"), "x")
         columns |= {"try_number": 1, "state": state}
-        row = SimpleNamespace(**{**dict.fromkeys(page._COLUMNS), **columns})
+        row = SimpleNamespace(**{**dict.fromkeys(queries.COLUMNS), **columns})
         names = "start/1/0", "start/\u0663/0", "start/x", "outcome/1/0", "batch", "run"
         keys = [f"workflow_automation_{name}" for name in names]
         for key in (*keys, run_key(digest), message_key(digest), revoked_key(digest)):
             runs = conversations(row, {keys[0]: start, key: json_object(value)})
-            assert page._page(title="Flow run", row=row, runs=runs).status_code == 200
+            assert rendering.response(title="Flow run", row=row, runs=runs).status_code == 200
             rows = sorted(
                 (run for run in runs if not run.matches("?")), key=lambda run: run.pressure
             )
-            assert page._page(title="Flow runs", rows=rows, counts=Counter()).status_code == 200
+            assert (
+                rendering.response(
+                    title="Flow runs", rows=rows, counts=Counter(), max_rows=200
+                ).status_code
+                == 200
+            )
 
     def test_entries_that_cannot_be_read(self, dag, viewer):
         parked, empty = Task(dag).outcome().park(), Task(dag, starts=False)
