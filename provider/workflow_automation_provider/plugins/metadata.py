@@ -267,12 +267,17 @@ def _state_of(ti: TaskInstance, *, is_present: bool) -> str | None:
     return ti.state
 
 
-def json_object(text: str | None) -> dict[str, Any] | None:
-    """Return the value of an entry, None if it is no JSON object."""
+def json_value(text: str | None) -> Any:
+    """Return the value of an entry, None if it is no JSON."""
     try:
-        found = json.loads(text or "")
+        return json.loads(text or "")
     except (ValueError, RecursionError):
         return None
+
+
+def json_object(text: str | None) -> dict[str, Any] | None:
+    """Return the value of an entry, None if it is no JSON object."""
+    found = json_value(text)
     return found if isinstance(found, dict) else None
 
 

@@ -1,7 +1,44 @@
-const theme = () => { document.documentElement.dataset.theme = localStorage.getItem("theme") || "system"; };
-theme();
-addEventListener("storage", theme);
-// The page is drawn in a frame that may open nothing: a link is followed by Airflow's own page, around it.
+// The script of both pages. It adds no markup: whatever comes from a run or a person stays text.
+"use strict";
+
+const REFRESH_AFTER = 10_000;
+const PARTS = ["status", "live", "actions", "history"];
+
+const byId = (id) => document.getElementById(id);
+
+// The theme and the time zone that are chosen in Airflow ------------------------------------------
+
+const chooseTheme = () => {
+  document.documentElement.dataset.theme = localStorage.getItem("theme") || "system";
+};
+chooseTheme();
+addEventListener("storage", chooseTheme);
+
+const timeZone = () => {
+  const chosen = (localStorage.getItem("timezone") || "").replaceAll('"', "");
+  try {
+    return new Intl.DateTimeFormat("sv-SE", { timeZone: chosen }).resolvedOptions().timeZone;
+  } catch {
+    return undefined; // the browser's
+  }
+};
+
+const showTimes = () => {
+  const format = new Intl.DateTimeFormat("sv-SE", {
+    timeZone: timeZone(),
+    dateStyle: "short",
+    timeStyle: "medium",
+  });
+  for (const time of document.querySelectorAll("time")) {
+    const text = format.format(new Date(time.dateTime));
+    if (time.className === "at") time.textContent = text;
+    else time.title = text;
+  }
+};
+
+// Links -------------------------------------------------------------------------------------------
+
+// The page is drawn in a frame that may open nothing: Airflow's own page, around it, follows a link.
 addEventListener("click", (event) => {
   const link = event.target.closest("a[target]");
   if (!link || parent === window) return;
@@ -12,19 +49,323 @@ addEventListener("click", (event) => {
   twin.target = link.target === "_top" && !event.ctrlKey && !event.metaKey ? "_self" : "_blank";
   twin.click();
 });
+
+// Refresh -----------------------------------------------------------------------------------------
+
+const drawn = new Map(); // what the server sent of each part
+let isBusy = false; // while a person fills in a form, it stays
+
+const fetchPage = async () => {
+  const response = await fetch(location.href, { cache: "no-store" });
+  if (response.redirected) {
+    location.reload(); // to the login
+    throw new Error("You are no longer logged in.");
+  }
+  return new DOMParser().parseFromString(await response.text(), "text/html");
+};
+
+const draw = (page) => {
+  const focused = document.activeElement.href;
+  for (const id of PARTS) {
+    const part = byId(id);
+    const fresh = page.getElementById(id);
+    if (!part || !fresh || (id === "actions" && isBusy)) continue;
+    const html = fresh.outerHTML;
+    if (drawn.get(id) === html) continue;
+    drawn.set(id, html);
+    Object.assign(part.dataset, fresh.dataset);
+    part.replaceChildren(...fresh.childNodes);
+  }
+  showTimes();
+  offer();
+  [...document.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
+};
+
 const refresh = async () => {
   try {
-    if (!document.getElementById("live") || document.hidden) return;
-    const response = await fetch(location.href, { cache: "no-store" });
-    if (response.redirected) return location.reload();
-    const page = new DOMParser().parseFromString(await response.text(), "text/html");
-    const focused = document.activeElement.href;
-    for (const id of ["status", "live"]) {
-      const [old, now] = [document, page].map((one) => one.getElementById(id));
-      if (old.innerHTML !== now.innerHTML) old.replaceChildren(...now.childNodes);
-    }
-    [...document.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
-  } catch { /* Airflow cannot be reached now: what is shown says of when it is. */
-  } finally { setTimeout(refresh, 10000); }
+    if (byId("live") && !document.hidden) draw(await fetchPage());
+  } catch {
+    // Airflow cannot be reached now: what is shown says of when it is.
+  } finally {
+    setTimeout(refresh, REFRESH_AFTER);
+  }
 };
-setTimeout(refresh, 10000);
+
+// What a person can do with a task ----------------------------------------------------------------
+
+class Refused extends Error {} // by Airflow, or before anything was sent
+
+const forms = () => document.querySelector("#actions .forms");
+
+// Without this script, the words remain that say how to do it by hand.
+const offer = () => {
+  const shown = forms();
+  if (!shown) return;
+  shown.hidden = false;
+  for (const words of document.querySelectorAll(".by-hand")) words.hidden = true;
+};
+
+// Airflow's own REST API, with the person's session: it decides, and writes its audit log.
+const request = async (method, path, body) => {
+  const options = { method, headers: { accept: "application/json" } };
+  if (body !== undefined) {
+    options.headers["content-type"] = "application/json";
+    options.body = JSON.stringify(body);
+  }
+  let response;
+  try {
+    response = await fetch(`${forms().dataset.api}${path}`, options);
+  } catch {
+    throw new Refused("there was no response. Look at the task before you try again.");
+  }
+  const text = await response.text();
+  if (response.ok) return text ? JSON.parse(text) : null;
+
+  let detail = text;
+  try {
+    detail = JSON.parse(text).detail;
+  } catch {
+    // a gateway's own page
+  }
+  if (typeof detail !== "string") detail = JSON.stringify(detail);
+  let why = `Airflow responded ${response.status}: ${detail.slice(0, 300)}`;
+  if (response.status === 403) {
+    why += "\nThis takes the right to edit task instances of this DAG (the roles User, Op and Admin).";
+  }
+  const refused = new Refused(why);
+  refused.status = response.status;
+  throw refused;
+};
+
+const segment = encodeURIComponent;
+const place = () => {
+  const { run, task, index } = forms().dataset;
+  const path = `dagRuns/${segment(run)}/taskInstances/${segment(task)}`;
+  return { run, task, index: Number(index), path };
+};
+
+const entryPath = (key) => {
+  const { path, index } = place();
+  // The slashes of a key are part of the path.
+  return `${path}/state-store/${key.split("/").map(segment).join("/")}?map_index=${index}`;
+};
+
+// Exactly this task instance and what is downstream of it.
+const clear = (isTrial) => {
+  const { run, task, index } = place();
+  const body = {
+    dry_run: isTrial,
+    dag_run_id: run,
+    task_ids: [index < 0 ? task : [task, index]],
+    only_failed: false,
+    include_downstream: true,
+    reset_dag_runs: true,
+    prevent_running_task: true,
+  };
+  if ("keepsState" in forms().dataset) body.keep_task_state = true;
+  return request("POST", "clearTaskInstances", body);
+};
+
+const mark = (state) => {
+  const { path, index } = place();
+  const mapped = index < 0 ? "" : `/${index}`;
+  return request("PATCH", `${path}${mapped}`, { new_state: state });
+};
+
+const giveResult = async (value) => {
+  const { path, index } = place();
+  const entry = { value, map_index: index };
+  try {
+    await request("POST", `${path}/xcomEntries`, { key: "result", ...entry });
+  } catch (error) {
+    if (error.status !== 409) throw error; // it is there
+    await request("PATCH", `${path}/xcomEntries/result`, entry);
+  }
+};
+
+const fault = (text) => {
+  throw new Refused(text);
+};
+
+// The run of a field, as the task checks it; null if the field is empty.
+const runOf = (field) => {
+  const { key, name } = field.dataset;
+  const runId = field.querySelector("[name=run_id]").value.trim();
+  const runLink = field.querySelector("[name=run_link]").value.trim();
+  const whose = name ? ` of ${name}` : "";
+  if (!runId && !runLink) return null;
+  if (!runId) fault(`Run ID${whose}: enter the id of the run, as the application shows it.`);
+  if (/^".*"$/.test(runId)) fault(`Run ID${whose}: enter it without quotes.`);
+
+  const only = JSON.parse(field.dataset.only);
+  const never = JSON.parse(field.dataset.never);
+  if (never.includes(runId)) {
+    fault(`Run ID${whose}: ${runId} was told to stop, or is that of an earlier start.`);
+  }
+  if (only.length && !only.includes(runId)) {
+    fault(`Run ID${whose}: the run of the last start is ${only.join(" or ")}, not ${runId}.`);
+  }
+  if (runLink && !/^https?:\/\/[^/]/i.test(runLink)) {
+    fault(`Link${whose}: expected a URL that begins with https:// or http://.`);
+  }
+  const value = runLink ? { run_id: runId, run_link: runLink } : runId;
+  return { key, name, runId, value };
+};
+
+const runsOf = (form) => {
+  const fields = [...form.querySelectorAll("[data-key]")];
+  const runs = fields.map(runOf).filter(Boolean);
+  if (fields.length && !runs.length) fault("Run ID: enter the id of the run, as the application shows it.");
+  return runs;
+};
+
+const resultOf = (form) => {
+  const text = form.querySelector("[name=result]")?.value.trim();
+  if (!text) return undefined;
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    return fault(`Result: expected JSON, such as {"rows": 3}. ${error.message}`);
+  }
+};
+
+const names = (runs) =>
+  runs.map(({ name, runId }) => `run ${runId}${name ? ` for ${name}` : ""}`).join(", ");
+
+const filled = (text, runs, result) =>
+  text
+    .replace("{runs}", () => names(runs))
+    .replace("{result}", result === undefined ? "" : ", with this result");
+
+const clearedToo = (tasks) => {
+  const others = tasks.total_entries - 1;
+  if (others < 1) return "";
+  return others === 1 ? " and 1 task instance downstream" : ` and ${others} task instances downstream`;
+};
+
+const isClear = (form) => ["continue", "start"].includes(form.dataset.kind);
+
+// Check what is filled in, and say in a sentence what will happen.
+const ask = async (form) => {
+  const runs = runsOf(form);
+  const result = resultOf(form);
+  let text = filled(form.dataset.question, runs, result);
+  const fields = form.querySelectorAll("[data-key]").length;
+  if (fields > runs.length) text += " It starts the runs of the other names again.";
+  if (isClear(form)) text += ` Clears this task${clearedToo(await clear(true))}.`;
+  return text;
+};
+
+// Do it, in the order that loses nothing. What is done by then, `done` lists.
+const act = async (form, done) => {
+  const { kind } = form.dataset;
+  const runs = runsOf(form);
+  const result = resultOf(form);
+
+  for (const key of JSON.parse(form.dataset.forgotten)) {
+    await request("DELETE", entryPath(key));
+  }
+  for (const run of runs) {
+    await request("PUT", entryPath(run.key), { value: run.value, expires_at: null });
+    done.push(`${names([run])[0].toUpperCase()}${names([run]).slice(1)} is given to the task.`);
+  }
+  if (result !== undefined) {
+    await giveResult(result);
+    done.push("The result is stored as the XCom result.");
+  }
+
+  const text = filled(form.dataset.done, runs, result);
+  if (kind === "succeed") await mark("success");
+  if (kind === "fail") await mark("failed");
+  if (!isClear(form)) return text;
+  const cleared = await clear(false);
+  return `${text} This task${clearedToo(cleared)} was cleared.`;
+};
+
+const report = (text, isFailure = false) => {
+  const shown = byId("report");
+  shown.textContent = text;
+  shown.classList.toggle("failed", isFailure);
+  shown.hidden = false;
+};
+
+const release = () => {
+  isBusy = false;
+  drawn.delete("actions");
+};
+
+const redraw = async () => {
+  release();
+  try {
+    draw(await fetchPage());
+  } catch {
+    // the next refresh does
+  }
+};
+
+const confirmed = async (form) => {
+  const seen = byId("actions").dataset.seen;
+  const done = [];
+  try {
+    const page = await fetchPage();
+    if (page.getElementById("actions")?.dataset.seen !== seen) {
+      fault("The task has changed meanwhile. Nothing was sent: look at it again.");
+    }
+    report(await act(form, done));
+  } catch (error) {
+    if (!(error instanceof Refused)) console.error(error);
+    const rest = done.length ? "But the rest failed" : "It failed";
+    report([...done, `${rest}: ${error.message}`].join("\n"), true);
+  }
+  await redraw();
+};
+
+const show = (form, part) => {
+  for (const button of forms().querySelectorAll("form > button")) button.disabled = part === "ask";
+  form.querySelector("form > button").hidden = part === "ask";
+  form.querySelector(".ask").hidden = part !== "ask";
+  form.querySelector(".fault").hidden = part !== "fault";
+};
+
+addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (!form.dataset.kind) return;
+  event.preventDefault();
+  if (!form.querySelector(".ask").hidden) return;
+  isBusy = true;
+  byId("report").hidden = true;
+  try {
+    form.querySelector(".ask p").textContent = await ask(form);
+    show(form, "ask");
+    form.querySelector(".yes").focus();
+  } catch (error) {
+    form.querySelector(".fault").textContent = error.message;
+    show(form, "fault");
+  }
+});
+
+addEventListener("input", (event) => {
+  const form = event.target.closest("form[data-kind]");
+  if (!form) return;
+  isBusy = true;
+  show(form, "fields");
+});
+
+addEventListener("click", (event) => {
+  const form = event.target.closest("form[data-kind]");
+  if (!form) return;
+  if (event.target.matches(".no")) {
+    show(form, "fields");
+    release();
+  }
+  if (event.target.matches(".yes")) {
+    for (const button of form.querySelectorAll(".ask button")) button.disabled = true;
+    confirmed(form);
+  }
+});
+
+addEventListener("DOMContentLoaded", () => {
+  showTimes();
+  offer();
+});
+setTimeout(refresh, REFRESH_AFTER);

@@ -4,24 +4,33 @@ The page **Flow runs** and the tab **Flow run**, as an ASGI application for Airf
 1. **Who** may see what, Airflow's own dependencies decide; a browser without a login is sent to
    Airflow's.
 2. **Read** the live tasks, those that failed in the last days, and their entries: :mod:`~.queries`.
-3. **Tell** what they say: :mod:`~.conversation`.
+3. **Tell** what they say, :mod:`~.conversation`, and what a person can do, :mod:`~.advice`.
 4. **Draw** it: :mod:`~.rendering`.
+
+Nothing here changes anything: the forms of the tab use Airflow's own REST API.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.auth.managers.models.resource_details import (
+    DagAccessEntity,
+    DagDetails,
+)
+from airflow.api_fastapi.core_api.datamodels.task_instances import ClearTaskInstancesBody
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from airflow.models.dag import DagModel
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.state import State as TaskState
 from airflow.utils.state import TaskInstanceState
@@ -31,8 +40,13 @@ from sqlalchemy import and_, or_
 from sqlalchemy.exc import SQLAlchemyError
 
 from workflow_automation_provider.plugins import queries
-from workflow_automation_provider.plugins.conversation import Conversation, State, mistyped
+from workflow_automation_provider.plugins.advice import advice, forms
+from workflow_automation_provider.plugins.conversation import Conversation, State
+from workflow_automation_provider.plugins.mistyped import mistyped
 from workflow_automation_provider.plugins.rendering import HEADERS, response
+
+if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
 PATH = "/workflow-automation/runs"
 """Path at which the page is mounted."""
@@ -52,6 +66,15 @@ The last, but first those whose run somebody has to look for.
 
 MAX_MISTYPED = 20
 """How many mistyped entries are shown."""
+
+MAX_ITEMS = 20
+"""How many items of a batch are shown that have no run."""
+
+# What Airflow's REST API can do.
+_HAS_STORE_API = (
+    find_spec("airflow.api_fastapi.core_api.routes.public.task_state_store") is not None
+)
+_CAN_KEEP_STATE = "keep_task_state" in ClearTaskInstancesBody.model_fields
 
 
 def _mistyped(tasks: Iterable[queries.Task]) -> list[tuple[Any, str, str]]:
@@ -131,7 +154,12 @@ def _refuse_nul(request: Request) -> None:
 
 @app.get("/task", dependencies=[Depends(_refuse_nul), _may_read])
 def _flow_run(
-    user: GetUserDep, dag_id: str = "", run_id: str = "", task_id: str = "", map_index: str = ""
+    request: Request,
+    user: GetUserDep,
+    dag_id: str = "",
+    run_id: str = "",
+    task_id: str = "",
+    map_index: str = "",
 ) -> Response:
     if dag_id not in get_auth_manager().get_authorized_dag_ids(user=user, method="GET"):
         raise HTTPException(HTTPStatus.FORBIDDEN)
@@ -146,16 +174,47 @@ def _flow_run(
     if not tasks:
         raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such task instance.")
 
-    task = tasks[0]
+    return tab(tasks[0], base=_base(request), may_change=_may_change(user, dag_id))
+
+
+def tab(task: queries.Task, *, base: str, may_change: bool) -> Response:
+    """
+    Return the tab of a task.
+
+    :param base: the path of Airflow's UI, without a slash at its end
+    :param may_change: whether the user may do what its forms do
+    """
     runs = task.runs
     last = _last(runs)
     return response(
         title="Flow run",
+        base=base,
         row=task.row,
         runs=last,
         left_out=len(runs) - len(last),
         mistyped=_mistyped([task]),
+        advice=advice,
+        forms=forms(task.row, runs) if _HAS_STORE_API else [],
+        may_change=may_change,
+        can_keep_state=_CAN_KEEP_STATE,
+        seen=_fingerprint(task.row, runs),
+        items=queries.items_without_run(task, MAX_ITEMS),
     )
+
+
+def _may_change(user: BaseUser, dag_id: str) -> bool:
+    """Return whether Airflow lets a user do what the forms of the tab do."""
+    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+    return get_auth_manager().is_authorized_dag(
+        method="PUT", access_entity=DagAccessEntity.TASK_INSTANCE, details=details, user=user
+    )
+
+
+def _fingerprint(row: Any, runs: list[Conversation]) -> str:
+    """Return a text that changes with whatever a person has decided by."""
+    facts: list[object] = [str(row.state), row.try_number, row.max_tries]
+    facts += [(run.name, run.at, run.state, run.run_id, run.end, run.given) for run in runs]
+    return hashlib.sha256(repr(facts).encode(errors="replace")).hexdigest()[:16]
 
 
 @app.exception_handler(HTTPException)

@@ -6,6 +6,8 @@ Nothing is written or locked, and more tasks take no more queries.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,12 +16,13 @@ from airflow.models.dagrun import DagRun
 from airflow.models.task_state_store import TaskStateStoreModel as Store
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
+from airflow.utils.state import TaskInstanceState
 from sqlalchemy import and_, case, exists, func, or_, select
 
 from workflow_automation_provider.execution.batch.record import BATCH
-from workflow_automation_provider.execution.starts.ledger import PREFIX
+from workflow_automation_provider.execution.starts.ledger import ADOPTED, PREFIX
 from workflow_automation_provider.plugins.conversation import Conversation, conversations
-from workflow_automation_provider.plugins.metadata import COORDINATES, json_object
+from workflow_automation_provider.plugins.metadata import COORDINATES, json_object, json_value
 
 if TYPE_CHECKING:
     from sqlalchemy import Select
@@ -111,7 +114,9 @@ def _read_starts(session: Session, tasks: Mapping[Any, Task]) -> None:
     of_tasks = TaskInstance.id.in_(ids)
     query = _entries_query(of_tasks, or_(_IS_OURS, _MAY_BE_MISTYPED))
     for entry in session.execute(query):
-        tasks[_place(entry)].entries[entry.key] = json_object(entry.value)
+        of_person = entry.key == ADOPTED or entry.key.startswith(f"{ADOPTED}/")
+        value = json_value(entry.value) if of_person else json_object(entry.value)
+        tasks[_place(entry)].entries[entry.key] = value
 
 
 def _read_batches(session: Session, tasks: Mapping[Any, Task]) -> None:
@@ -119,3 +124,76 @@ def _read_batches(session: Session, tasks: Mapping[Any, Task]) -> None:
     ids = [task.row.batch for task in tasks.values() if task.row.batch]
     for entry in session.execute(_entries_query(Store.id.in_(ids))):
         tasks[_place(entry)].entries[BATCH] = json_object(entry.value)
+
+
+# Items of a batch ---------------------------------------------------------------------------------
+
+
+class Items(NamedTuple):
+    """
+    The items of a batch that have no run that is known.
+
+    :param first: the first of them, as entries have them
+    :param others: how many more there are
+    """
+
+    first: tuple[Mapping[str, Any], ...] = ()
+    others: int = 0
+
+
+def items_without_run(task: Task, limit: int) -> Items:
+    """
+    Return the items of a batch that are unknown, unidentified or rejected.
+
+    :param limit: how many at most
+    """
+    row = task.row
+    if not row.batch:
+        return Items()
+    is_sent = row.state == TaskInstanceState.RUNNING
+    return _items_without_run(_place(row), row.batch, row.max_tries, is_sent, limit)
+
+
+# An entry never changes, so the same last one means the same items.
+@functools.lru_cache(maxsize=64)
+def _items_without_run(
+    place: tuple[Any, ...], last_id: int, max_tries: int, is_sent: bool, limit: int
+) -> Items:
+    """
+    Read the items from all the entries of a batch.
+
+    :param last_id: the id of its last entry
+    :param is_sent: whether its items are being sent: an open item is then not unknown
+    """
+    is_of_task = [
+        getattr(Store, name) == value for name, value in zip(COORDINATES, place, strict=True)
+    ]
+    is_of_batch = Store.key.startswith(BATCH, autoescape=True)
+    is_read = func.length(Store.value) <= MAX_VALUE
+    is_known = Store.id <= last_id
+    query = select(Store.value).where(*is_of_task, is_of_batch, is_known, is_read)
+
+    items: dict[int, Mapping[str, Any]] = {}
+    with create_session() as session:
+        for value in session.scalars(query.order_by(Store.key).execution_options(yield_per=100)):
+            entry = json_object(value) or {}
+            if entry.get("max_tries") == max_tries:
+                with contextlib.suppress(TypeError, ValueError, AttributeError):
+                    _add_items(items, entry, is_sent=is_sent)
+    found = sorted(items)
+    first = tuple({"index": index, **items[index]} for index in found[:limit])
+    return Items(first, len(found) - len(first))
+
+
+def _add_items(
+    items: dict[int, Mapping[str, Any]], entry: Mapping[str, Any], *, is_sent: bool
+) -> None:
+    """Add the items without a run of an entry, and remove those that have one by now."""
+    for index in entry.get("opened", {}):
+        if not is_sent:
+            items[int(index)] = {"status": "unknown"}
+    for index, item in entry.get("results", {}).items():
+        if item["status"] in ("rejected", "unknown", "unidentified"):
+            items[int(index)] = item
+        else:
+            items.pop(int(index), None)

@@ -25,6 +25,9 @@ from workflow_automation_provider.client.checks import browser_link
 from workflow_automation_provider.execution.errors import printable, without_escape_codes
 from workflow_automation_provider.plugins.conversation import State
 
+ONE_LINE = 100
+"""Up to how many characters a value is shown in one line."""
+
 _UNITS = (("day", "days", 86400), ("h", "h", 3600), ("min", "min", 60))
 
 
@@ -32,11 +35,13 @@ def shown(text: object, limit: int = 300) -> str:
     """
     Return any value as text, cut, without characters that hide or reverse others.
 
-    Jinja escapes it.
+    JSON is in one line, unless it is long. Jinja escapes the text.
     """
     if isinstance(text, str):
         whole = without_escape_codes(text)
     else:
+        whole = json.dumps(text, ensure_ascii=False)
+    if not isinstance(text, str) and len(whole) > ONE_LINE:
         whole = json.dumps(text, indent=2, ensure_ascii=False)
     if len(whole) > limit:
         whole = f"{whole[: limit - 1]}…"
@@ -85,6 +90,7 @@ _TEMPLATE = _ENVIRONMENT.from_string(
     _source("page.html"),
     {
         "State": State,
+        "ONE_LINE": ONE_LINE,
         "style": Markup(_STYLE),  # noqa: S704
         "script": Markup(_SCRIPT),  # noqa: S704
     },

@@ -40,7 +40,6 @@ from workflow_automation_provider.execution.starts.ledger import (
 from workflow_automation_provider.execution.store import _PROBE
 from workflow_automation_provider.execution.upload import UPLOAD_KEY
 from workflow_automation_provider.plugins import page, queries, rendering
-from workflow_automation_provider.plugins.conversation import conversations
 from workflow_automation_provider.plugins.metadata import json_object
 
 LIST = "/workflow-automation/runs/"
@@ -309,7 +308,7 @@ class TestStates:
             ("claimed", {"try_number": 2}, None, {"claim": Claim(ago(5), "1001")}),
             ("waiting", {"state": "awaiting_input"}, "run", {"claim": Claim(ago(5))}),
             ("ended", {"state": "awaiting_input"}, "run", {"end": End(ago(5), "failed", "1001")}),
-            ("told to stop", {}, "run", {"claim": Claim(ago(9)), "stopped": ago(5)}),
+            ("stopped", {}, "run", {"claim": Claim(ago(9)), "stopped": ago(5)}),
             ("not started", {"state": "up_for_retry"}, "nothing", None),
             ("in doubt", {"state": "up_for_retry"}, "run", "closed"),
         ],
@@ -467,7 +466,8 @@ class TestDoubts:
         assert "50 %" not in row(task)
         text = tab(task).text
         assert "No response" in text
-        assert 'key workflow_automation_run, value "77"' in text
+        assert "Run 77 has succeeded" in text
+        assert 'set workflow_automation_run to "77"' in text
         assert '"rows": 3' in text
 
     def test_nothing_is_said_of_what_cannot_be_read(self, dag, listed, monkeypatch):
@@ -566,21 +566,23 @@ class TestTab:
         task.speak(claim=Claim(ago(650), "1001"), refused=["7"])
         task.put(revoked_key(digest_of(task.token)), {"at": ago(660).isoformat()})
         text = tab(task).text
+        text = text[text.index("Try 1") :]
         assert text.count("Sent") == 2
         titles = ["Sent", "nothing was started", "Response: a run was started", '"run_id": "1001"']
-        titles += ["Closed", "Claimed by", "Last word", "line 1\nline 2"]
+        titles += ["Revoked", "Claimed by", "Last message", "line 1\nline 2"]
         places = [text.index(title) for title in titles]
         assert places == sorted(places)
-        assert "mark the task as success or failed" in text
         assert task.token not in text
 
     @pytest.mark.parametrize(
         ("state", "outcome", "words"),
         [
-            ("failed", None, ["If none was started", "key workflow_automation_run,"]),
-            ("failed", "run", ['value "1001" with the quotes']),
+            ("failed", None, ["If none was started", "set workflow_automation_run to"]),
+            ("failed", "run", ['to "1001" (with quotes)']),
             ("failed", "unidentified", ["If one was started", "It is not JSON."]),
-            ("success", "run", ["a Clear starts another run"]),
+            ("failed", "nothing", ["No run was started"]),
+            ("success", "run", ["A Clear starts another run"]),
+            ("awaiting_input", "run", ["ends once the run calls", "mark the task as success"]),
             ("up_for_retry", None, ["what its next try does"]),
             ("running", "run", ["goes on by itself"]),
         ],
@@ -591,15 +593,14 @@ class TestTab:
             task.outcome(outcome, reason="It is not JSON." if outcome == "unidentified" else "")
         found = tab(task)
         assert [word for word in words if word not in found.text] == []
-        assert any(state in str(attrs.get("class")) for attrs in found.all("span"))
 
-    def test_the_run_that_a_person_entered(self, dag, tab, row):
+    def test_the_run_that_a_person_gave(self, dag, tab, row):
         task = Task(dag)
         task.write_start(
             run={"run_id": "42"}, token=digest_of(task.token), issuer=(1, 0), conn_id=task.mark
         )
         assert row(task).startswith("started|")
-        assert "A person entered" in tab(task).text
+        assert "A person gave the task this run" in tab(task).text
 
     def test_what_is_left_from_before_a_clear(self, dag, tab):
         task = Task(dag, state="failed").outcome()
@@ -615,7 +616,7 @@ class TestTab:
             ("nothing", {}, ["not started", "No run was started"]),
             ("run", {}, ["started", "1001", "it is told to stop"]),
             (None, {"claim": Claim(ago(5), "77")}, ["claimed", "77", "it is told to stop"]),
-            ("run", {"stopped": ago(5)}, ["told to stop", "The run was told to stop"]),
+            ("run", {"stopped": ago(5)}, ["stopped", "The run was told to stop"]),
             (None, {"end": End(ago(5), "success", "77")}, ["ended", "77", "The run has ended"]),
         ],
     )
@@ -639,10 +640,10 @@ class TestTab:
     def test_where_the_run_calls(self, dag, tab):
         url = "https://airflow.example/team/workflow-automation/callback"
         task = Task(dag).outcome()
-        assert "calls" not in tab(task).text
+        assert "The run calls" not in tab(task).text
         task.give(callback_url=f"{url}?token=a-token")
         text = tab(task).text
-        assert f"The run calls {url}," in text
+        assert f"The run calls{url} with a token that is not shown" in text
         assert "a-token" not in text
 
     def test_task_with_many_starts(self, dag, tab):
@@ -655,7 +656,7 @@ class TestTab:
                 task.put(f"workflow_automation_outcome/1/0/name-{number}", outcome)
         task.change(try_number=2)
         text = tab(task).text
-        shown = [number for number in range(230) if f"name-{number} " in text]
+        shown = [number for number in range(230) if f"Try 1: name-{number}\n" in text]
         # That in doubt is not left out.
         assert shown == [3, *range(31, 230)]
         assert "30 earlier starts are not shown" in text
@@ -682,7 +683,7 @@ class TestTab:
         text = tab(task).text
         assert "A call was refused" in text
         assert "status is 'Done'" in text
-        assert "Last word" not in text
+        assert "Last message" not in text
 
 
 MEANT = "workflow_automation_run"
@@ -850,15 +851,16 @@ class TestHostileTexts:
     def test_entries_that_anybody_may_have_written(self, value, state):
         digest = "d" * 64
         start = entry_of(Start(1, 0, ago(9), 2, token=digest))
-        columns = {"max_tries": 2, "map_index": -1, "date": ago(9)}
+        columns = {"max_tries": 2, "map_index": -1, "date": ago(9), "batch": None}
         columns |= dict.fromkeys(("dag_id", "run_id", "task_id"), "x")
         columns |= {"try_number": 1, "state": state}
         row = SimpleNamespace(**{**dict.fromkeys(queries.COLUMNS), **columns})
         names = "start/1/0", "start/\u0663/0", "start/x", "outcome/1/0", "batch", "run"
         keys = [f"workflow_automation_{name}" for name in names]
         for key in (*keys, run_key(digest), message_key(digest), revoked_key(digest)):
-            runs = conversations(row, {keys[0]: start, key: json_object(value)})
-            assert rendering.response(title="Flow run", row=row, runs=runs).status_code == 200
+            task = queries.Task(row, {keys[0]: start, key: json_object(value)})
+            assert page.tab(task, base="", may_change=True).status_code == 200
+            runs = task.runs
             rows = sorted(
                 (run for run in runs if not run.matches("?")), key=lambda run: run.pressure
             )

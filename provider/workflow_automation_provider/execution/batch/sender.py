@@ -23,6 +23,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Literal, cast
 
 from workflow_automation_provider.client.protocol import with_inputs
+from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import (
     BatchInterruptedError,
     BusyError,
@@ -212,10 +213,13 @@ class BatchStarter:
     # Open and record ------------------------------------------------------------------------------
 
     def _start_missing(self, missing: int, template: Request) -> None:
-        self.record.target = {
+        target = {
             "conn_id": self.hook.workflow_automation_conn_id,
             "flow_id": template.flow_id,
         }
+        if self.output_path:
+            target["output_path"] = without_credentials(self.output_path)
+        self.record.target = target
         threads = min(self.max_concurrency, missing)
         flow = "the flow of the API key"
         if template.flow_id:
