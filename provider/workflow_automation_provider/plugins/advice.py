@@ -32,6 +32,7 @@ from workflow_automation_provider.plugins.conversation import (
     adopted_key,
 )
 
+_LOOK_FOR = "look in the workflow's list of runs."
 _LOOK = "Look in the workflow's list of runs."
 _CLEAR = "A Clear starts another run."
 
@@ -160,14 +161,19 @@ def _of_failed(run: Conversation) -> Advice:
         return Advice("The run is told to stop when it asks Airflow.", _CLEAR)
     if run.state is State.IDLE:
         return Advice("No run was started.", "Fix the cause, then clear the task.")
-    if run.run_id and run.adoptable.takes(str(run.run_id)):
-        how = how_to_enter(str(run.run_id), run.name)
-        what = "Run {} has succeeded." if run.end else "Look whether run {} goes on, or succeeded."
-        return Advice(what.format(run.run_id), f"If the task is to continue with it, {how}")
-    if run.adoptable.is_possible:
-        how = how_to_enter(name=run.name)
-        return Advice(_LOOK, f"If one was started, {how}\nIf none was started, clear the task.")
-    return Advice(_LOOK, "If it did the work, mark the task as success. If not, clear the task.")
+    run_id = str(run.run_id or "")
+    if run_id and run.adoptable.takes(run_id):
+        what = f"Look whether run {run_id} still works, or has succeeded."
+        if run.end:
+            what = f"Run {run_id} has succeeded."
+        how = how_to_enter(run_id, run.name)
+        return Advice(what, f"If the task is to continue with it, {how}")
+
+    what = f"A run may have been started when the request was sent: {_LOOK_FOR}"
+    if not run.adoptable.is_possible:
+        return Advice(what, "If it did the work, mark the task as success. If not, clear the task.")
+    how = how_to_enter(name=run.name)
+    return Advice(what, f"If one was started, {how}\nIf none was started, clear the task.")
 
 
 def _left_behind(run: Conversation) -> str:
@@ -261,26 +267,26 @@ def _start(runs: Sequence[Conversation]) -> Form:
     states = {run.state for run in runs}
     is_first = states == {State.IDLE}
     is_doubt = State.DOUBT in states
-    works = states & {State.STARTED, State.CLAIMED}
 
     label = "Start another run"
     question = "Starts another run."
     if len(runs) > 1:
-        question = f"Starts all {len(runs)} runs of the task again."
+        question = f"Starts the runs of all {len(runs)} names again."
     elif is_first:
         label = "Start a run"
         question = "Starts a run."
     elif is_doubt:
         label = "No run was started: start one"
+        question = "Starts a run."
     if is_doubt:
-        question = "Starts a second run if there is one already."
-    elif works:
+        question = f"{question} That is a second run if there is one already."
+    elif states & {State.STARTED, State.CLAIMED}:
         question = f"{question} The one before is told to stop when it asks Airflow."
     return Form(
         kind=Kind.START,
         label=label,
         question=question,
-        done="The task starts another run." if not is_first else "The task starts a run.",
+        done="The task starts its run." if is_first else "The task starts another run.",
         forgotten=[adopted_key(run.name) for run in runs if run.given],
     )
 

@@ -61,6 +61,7 @@ class Html(HTMLParser):
         self.rows: list[str] = []
         self.text = ""
         self.alerts: list[str] = []
+        self.buttons: list[str] = []
         self._is_alert = False
         self._open: list[str] = []
         self.feed(html)
@@ -69,8 +70,10 @@ class Html(HTMLParser):
         self.elements.append((tag, dict(attrs)))
         if tag not in ("meta", "input"):
             self._open.append(tag)
+        if tag == "button":
+            self.buttons.append("")
         if tag == "p":
-            self._is_alert = dict(attrs).get("role") == "alert"
+            self._is_alert = dict(attrs).get("role") == "alert" and "hidden" not in dict(attrs)
             if self._is_alert:
                 self.alerts.append("")
         if tag == "tr":
@@ -89,6 +92,8 @@ class Html(HTMLParser):
         self.text += data
         if self._is_alert:
             self.alerts[-1] += data
+        if "button" in self._open:
+            self.buttons[-1] += data
         if "tr" in self._open and data.strip():
             self.rows[-1] += f"{data.strip()}|"
         if "a" in self._open:
@@ -684,6 +689,202 @@ class TestTab:
         assert "A call was refused" in text
         assert "status is 'Done'" in text
         assert "Last message" not in text
+
+
+CONTINUE, AGAIN = "Continue with this run", "Start another run"
+MARK, SUCCEEDED, FAILED = (
+    "The run did the work: mark as success", "The run succeeded", "The run failed"
+)  # fmt: skip
+
+
+@pytest.fixture
+def editor(stranger):
+    """Somebody who may change task instances."""
+    from airflow.api_fastapi.app import get_auth_manager
+
+    user = SimpleAuthManagerUser(username="user", role="user")
+    stranger.cookies.set("_token", get_auth_manager().generate_jwt(user))
+    return stranger
+
+
+@pytest.fixture
+def form_tab(editor):
+    return lambda task: Html(editor.get(f"{TAB}?{task.query}").text)
+
+
+def labels(found):
+    """Return the buttons by which a person decides."""
+    return [text for text in found.buttons if text not in ("Confirm", "Cancel")]
+
+
+class TestForms:
+    @pytest.mark.parametrize(
+        ("state", "outcome", "reports", "expected"),
+        [
+            ("failed", None, {}, [CONTINUE, "No run was started: start one", MARK]),
+            ("failed", "unidentified", {}, [CONTINUE, "No run was started: start one", MARK]),
+            ("failed", "run", {}, [CONTINUE, AGAIN, MARK]),
+            ("failed", "run", {"claim": Claim(ago(5), "1001")}, [CONTINUE, AGAIN, MARK]),
+            ("failed", "run", {"end": End(ago(5), "success", "1001")}, [CONTINUE, AGAIN, MARK]),
+            ("failed", "run", {"end": End(ago(5), "failed", "1001")}, [AGAIN]),
+            ("failed", "run", {"stopped": ago(5)}, [AGAIN, MARK]),
+            ("failed", "nothing", {}, ["Start a run"]),
+            ("awaiting_input", "run", {}, [SUCCEEDED, FAILED]),
+            ("running", "run", {}, []),
+            ("up_for_retry", None, {}, []),
+            ("queued", "run", {}, []),
+            ("success", "run", {}, []),
+        ],
+    )
+    def test_each_only_where_it_is_true(self, dag, form_tab, state, outcome, reports, expected):
+        task = Task(dag, state=state)
+        if outcome:
+            task.outcome(outcome)
+        if reports:
+            task.speak(**reports)
+        assert labels(form_tab(task)) == expected
+
+    def test_none_of_a_batch_of_what_was_cleared_and_of_what_cannot_be_read(self, dag, form_tab):
+        batch, cleared, damaged = (
+            Task(dag, starts=number > 0, state="failed") for number in range(3)
+        )
+        batch.put("workflow_automation_batch_000000", {"at": ago(5).isoformat(), "max_tries": 2})
+        cleared.clear()
+        cleared.change(state="failed")
+        damaged.enter("workflow_automation_start/1/0", "{")
+        assert [labels(form_tab(task)) for task in (batch, cleared, damaged)] == [[], [], []]
+
+    def test_none_for_those_who_may_not(self, dag, tab):
+        found = tab(Task(dag, state="failed"))
+        assert labels(found) == []
+        assert "takes the right to edit task instances" in found.text
+        assert "set workflow_automation_run to" in found.text
+        assert "takes the right" not in tab(Task(dag)).text
+
+    def test_none_where_the_api_has_no_state_store(self, dag, form_tab, monkeypatch):
+        monkeypatch.setattr(page, "_HAS_STORE_API", False)
+        found = form_tab(Task(dag, state="failed"))
+        assert labels(found) == []
+        assert "set workflow_automation_run to" in found.text
+
+    def test_the_run_that_is_known_is_filled_in(self, dag, form_tab):
+        inputs = form_tab(Task(dag, state="failed").outcome()).all("input")
+        assert [field["value"] for field in inputs] == [RUN["run_id"], RUN["run_link"]]
+        inputs = form_tab(Task(dag, state="failed")).all("input")
+        assert [field["value"] for field in inputs] == ["", ""]
+
+    def test_each_name_has_a_field(self, dag, form_tab):
+        task = Task(dag, starts=False, state="failed")
+        for name in ("ada", "grace"):
+            entry = {"at": ago(9).isoformat(), "max_tries": 2}
+            task.put(f"workflow_automation_start/1/0/{name}", entry)
+        outcome = {"kind": "run", "at": ago(8).isoformat(), "run": {"run_id": "5"}}
+        task.put("workflow_automation_outcome/1/0/ada", outcome)
+        found = form_tab(task)
+        keys = [field["data-key"] for field in found.all("fieldset")]
+        assert keys == [f"{MEANT}/ada", f"{MEANT}/grace"]
+        assert [field["value"] for field in found.all("input")] == ["5", "", "", ""]
+        questions = [form.get("data-question", "") for form in found.all("form")]
+        assert any("all 2 names again" in question for question in questions)
+
+    @pytest.mark.parametrize("entry", ['"1003"', "1003", '{"run_id": "1003"}'])
+    def test_run_that_is_given(self, dag, form_tab, entry):
+        task = Task(dag, state="failed")
+        task.enter(MEANT, entry)
+        found = form_tab(task)
+        assert "Run 1003 is given to this task: a Clear continues with it" in found.text
+        assert found.all("input")[0]["value"] == "1003"
+        (start,) = [form for form in found.all("form") if form["data-kind"] == "start"]
+        assert json.loads(start["data-forgotten"]) == [MEANT]
+        task.change(state="queued")
+        assert "its next try continues with it" in form_tab(task).text
+
+    def test_run_that_is_given_and_is_not_that_of_the_last_start(self, dag, form_tab):
+        task = Task(dag, state="failed").outcome()
+        task.enter(MEANT, '"7"')
+        found = form_tab(task)
+        assert "it cannot continue with that run" in found.text
+        (field,) = found.all("fieldset")
+        assert json.loads(field["data-only"]) == ["1001"]
+
+    def test_what_a_person_sees_has_changed(self, dag, form_tab):
+        task = Task(dag, state="failed")
+        seen = []
+        for change in (lambda: None, task.outcome, lambda: task.change(state="queued")):
+            change()
+            (actions,) = [one for one in form_tab(task).all("div") if one.get("id") == "actions"]
+            seen.append(actions["data-seen"])
+        assert len({*seen}) == 3
+
+    def test_form_of_another_origin(self, dag, api_server, editor):
+        """A form can send no JSON, and Airflow takes nothing else."""
+        task = Task(dag, state="failed")
+        cookies = dict(editor.cookies)
+        editor = TestClient(api_server, raise_server_exceptions=False, cookies=cookies)
+        body = '{"dry_run": false, "only_failed": false, "task_ids": ["wait"]}'
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+            response = editor.post(
+                "/api/v2/dags/callbacks/clearTaskInstances",
+                content=body,
+                headers={"content-type": kind},
+            )
+            assert response.status_code in (422, 500)
+        # As JSON, it is taken.
+        response = editor.post(
+            "/api/v2/dags/callbacks/clearTaskInstances",
+            content=body.replace("false", "true", 1),
+            headers={"content-type": "application/json"},
+        )
+        assert response.status_code == 200
+        assert task.ti.state == "failed"
+
+
+class TestBatchItems:
+    def entry(self, *, opened=(), results=None, max_tries=2, **fields):
+        counts = {"total": 9, "started": 1, "rejected": 1, "unknown": 1, "remaining": 6}
+        return {
+            "at": ago(5).isoformat(),
+            "max_tries": max_tries,
+            "counts": counts,
+            "opened": {str(index): "ab" for index in opened},
+            "results": results or {},
+            **fields,
+        }
+
+    def test_those_without_a_run(self, dag, tab):
+        task = Task(dag, starts=False, state="failed")
+        rejected = {"status": "rejected", "why": "400 <b>Bad</b>", "key": "Ada"}
+        entries = [
+            self.entry(opened=[8], max_tries=1),
+            self.entry(opened=range(4)),
+            self.entry(results={"0": {"status": "started", "run_id": "7"}, "1": rejected}),
+            self.entry(results={"2": {"status": "unidentified", "why": "It is empty."}}),
+        ]
+        entries[-1]["output_path"] = "s3://bucket/results.jsonl"
+        for number, entry in enumerate(entries):
+            task.put(f"workflow_automation_batch_{number:06}", entry)
+        found = tab(task)
+        rows = [row for row in found.rows if row][1:]
+        assert [row.strip("|") for row in rows] == [
+            "1|Ada|rejected|400 <b>Bad</b>",
+            "2|unidentified|It is empty.",
+            "3|unknown",
+        ]
+        assert "s3://bucket/results.jsonl" in found.text
+        assert not found.all("b")
+
+    def test_the_first_twenty(self, dag, tab):
+        task = Task(dag, starts=False, state="failed")
+        results = {str(index): {"status": "rejected", "why": "no"} for index in range(30)}
+        task.put("workflow_automation_batch_000000", self.entry(results=results))
+        found = tab(task)
+        assert len([row for row in found.rows if row]) == 21
+        assert "the first 20 of 30" in found.text
+
+    def test_what_is_being_sent_is_not_unknown(self, dag, tab):
+        task = Task(dag, starts=False)
+        task.put("workflow_automation_batch_000000", self.entry(opened=[1], try_number=1))
+        assert "Items without a run" not in tab(task).text
 
 
 MEANT = "workflow_automation_run"
