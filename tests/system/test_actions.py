@@ -177,9 +177,8 @@ def people(deployment: Deployment, browser: Page) -> dict[str, AirflowUi]:
 
 def press(frame: FrameLocator, label: str) -> str:
     """Press a button of the tab, and return the sentence that asks once more."""
-    form = frame.locator("form").filter(has=frame.get_by_role("button", name=label))
-    form.get_by_role("button", name=label).click()
-    question = form.locator(".ask p")
+    frame.get_by_role("button", name=label).click()
+    question = frame.get_by_role("group", name="Confirm").locator("p")
     expect(question).to_be_visible()
     return question.inner_text()
 
