@@ -50,28 +50,44 @@ addEventListener("click", (event) => {
   twin.click();
 });
 
+class Refused extends Error {} // by Airflow, or before anything was sent
+class Changed extends Refused {} // what the person has decided by
+
 // Refresh -----------------------------------------------------------------------------------------
 
 const drawn = new Map(); // what the server sent of each part
-let isBusy = false; // while a person fills in a form, it stays
+let isActing = false;
+
+const forms = () => document.querySelector("#actions .forms");
+
+// While a person fills in a form, or is asked, it stays.
+const isInUse = () => {
+  const shown = forms();
+  if (!shown) return false;
+  const fields = [...shown.querySelectorAll("input, textarea")];
+  const isEdited = fields.some((field) => field.value !== field.defaultValue);
+  return isActing || isEdited || shown.querySelector(".ask:not([hidden])") !== null;
+};
 
 const fetchPage = async () => {
   const response = await fetch(location.href, { cache: "no-store" });
   if (response.redirected) {
     location.reload(); // to the login
-    throw new Error("You are no longer logged in.");
+    throw new Refused("you are no longer logged in.");
   }
+  if (!response.ok) throw new Refused(`the page cannot be read now (${response.status}).`);
   return new DOMParser().parseFromString(await response.text(), "text/html");
 };
 
-const draw = (page) => {
+const draw = (page, isForced = false) => {
+  const isKept = isInUse() && !isForced;
   const focused = document.activeElement.href;
   for (const id of PARTS) {
     const part = byId(id);
     const fresh = page.getElementById(id);
-    if (!part || !fresh || (id === "actions" && isBusy)) continue;
+    if (!part || !fresh || (id === "actions" && isKept)) continue;
     const html = fresh.outerHTML;
-    if (drawn.get(id) === html) continue;
+    if (drawn.get(id) === html && !isForced) continue;
     drawn.set(id, html);
     Object.assign(part.dataset, fresh.dataset);
     part.replaceChildren(...fresh.childNodes);
@@ -92,10 +108,6 @@ const refresh = async () => {
 };
 
 // What a person can do with a task ----------------------------------------------------------------
-
-class Refused extends Error {} // by Airflow, or before anything was sent
-
-const forms = () => document.querySelector("#actions .forms");
 
 // Without this script, the words remain that say how to do it by hand.
 const offer = () => {
@@ -264,6 +276,7 @@ const act = async (form, done) => {
 
   for (const key of JSON.parse(form.dataset.forgotten)) {
     await request("DELETE", entryPath(key));
+    done.push("The run that was given to the task is withdrawn.");
   }
   for (const run of runs) {
     await request("PUT", entryPath(run.key), { value: run.value, expires_at: null });
@@ -289,33 +302,34 @@ const report = (text, isFailure = false) => {
   shown.hidden = false;
 };
 
-const release = () => {
-  isBusy = false;
-  drawn.delete("actions");
-};
-
 const redraw = async () => {
-  release();
   try {
-    draw(await fetchPage());
+    draw(await fetchPage(), true);
   } catch {
     // the next refresh does
   }
 };
 
+const checkUnchanged = async () => {
+  const { seen } = byId("actions").dataset;
+  const page = await fetchPage();
+  if (page.getElementById("actions")?.dataset.seen !== seen) {
+    throw new Changed("the task has changed meanwhile. Nothing was sent: look at it again.");
+  }
+};
+
 const confirmed = async (form) => {
-  const seen = byId("actions").dataset.seen;
   const done = [];
   try {
-    const page = await fetchPage();
-    if (page.getElementById("actions")?.dataset.seen !== seen) {
-      fault("The task has changed meanwhile. Nothing was sent: look at it again.");
-    }
+    await checkUnchanged();
     report(await act(form, done));
   } catch (error) {
-    if (!(error instanceof Refused)) console.error(error);
     const rest = done.length ? "But the rest failed" : "It failed";
     report([...done, `${rest}: ${error.message}`].join("\n"), true);
+    if (!done.length && !(error instanceof Changed)) {
+      show(form, "fields");
+      return;
+    }
   }
   await redraw();
 };
@@ -327,41 +341,46 @@ const show = (form, part) => {
   form.querySelector(".fault").hidden = part !== "fault";
 };
 
-addEventListener("submit", async (event) => {
+// Do one thing at a time, and let no refresh take the form away meanwhile.
+const acting = async (work) => {
+  if (isActing) return;
+  isActing = true;
+  try {
+    await work();
+  } finally {
+    isActing = false;
+  }
+};
+
+addEventListener("submit", (event) => {
   const form = event.target;
   if (!form.dataset.kind) return;
   event.preventDefault();
   if (!form.querySelector(".ask").hidden) return;
-  isBusy = true;
-  byId("report").hidden = true;
-  try {
-    form.querySelector(".ask p").textContent = await ask(form);
-    show(form, "ask");
-    form.querySelector(".yes").focus();
-  } catch (error) {
-    form.querySelector(".fault").textContent = error.message;
-    show(form, "fault");
-  }
+  acting(async () => {
+    byId("report").hidden = true;
+    try {
+      form.querySelector(".ask p").textContent = await ask(form);
+      show(form, "ask");
+      form.querySelector(".yes").focus();
+    } catch (error) {
+      form.querySelector(".fault").textContent = error.message;
+      show(form, "fault");
+    }
+  });
 });
 
+// What was asked was about what was filled in before.
 addEventListener("input", (event) => {
   const form = event.target.closest("form[data-kind]");
-  if (!form) return;
-  isBusy = true;
-  show(form, "fields");
+  if (form) show(form, "fields");
 });
 
 addEventListener("click", (event) => {
   const form = event.target.closest("form[data-kind]");
   if (!form) return;
-  if (event.target.matches(".no")) {
-    show(form, "fields");
-    release();
-  }
-  if (event.target.matches(".yes")) {
-    for (const button of form.querySelectorAll(".ask button")) button.disabled = true;
-    confirmed(form);
-  }
+  if (event.target.matches(".no")) show(form, "fields");
+  if (event.target.matches(".yes")) acting(() => confirmed(form));
 });
 
 addEventListener("DOMContentLoaded", () => {
