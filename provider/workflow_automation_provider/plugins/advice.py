@@ -36,6 +36,9 @@ _LOOK_FOR = "look in the workflow's list of runs."
 _LOOK = "Look in the workflow's list of runs."
 _CLEAR = "A Clear starts another run."
 
+_MAX_RUN_ID = 1000
+"""A run with a longer id is nothing for a form."""
+
 
 @dataclass(frozen=True, slots=True)
 class Advice:
@@ -74,7 +77,7 @@ class RunField:
     key: str
     name: str
     run_id: str
-    run_link: str
+    run_link: Any
     adoptable: Adoptable
 
 
@@ -225,7 +228,9 @@ def forms(row: Any, runs: Sequence[Conversation]) -> list[Form]:
 def _may_continue(run: Conversation) -> bool:
     """Return whether the task may continue with a run of a start."""
     is_over = run.end == "failed" or run.state in (State.IDLE, State.STOPPED)
-    return run.adoptable.is_possible and not is_over
+    ids = run.adoptable.only | run.adoptable.never
+    is_short = all(len(run_id) <= _MAX_RUN_ID for run_id in ids)
+    return run.adoptable.is_possible and is_short and not is_over
 
 
 def _may_have_worked(run: Conversation) -> bool:
@@ -240,7 +245,7 @@ def _continue(runs: Sequence[Conversation]) -> Form:
             key=adopted_key(run.name),
             name=run.name,
             run_id=_known_id(run),
-            run_link=run.run_link if isinstance(run.run_link, str) and not run.given else "",
+            run_link="" if run.given else run.run_link,
             adoptable=run.adoptable,
         )
         for run in runs

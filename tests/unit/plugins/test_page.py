@@ -976,7 +976,7 @@ HOSTILE = [
 
 class TestHostileTexts:
     @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-    def test_shown_as_text(self, dag, viewer, text):
+    def test_shown_as_text(self, dag, editor, text):
         task = (
             Task(dag)
             .outcome(run={"run_id": text, "run_link": text, "flow_id": text})
@@ -990,9 +990,19 @@ class TestHostileTexts:
             refused=[text],
         )
         advised = Task(dag, state="failed").outcome(run={"run_id": text})
+        named = Task(dag, starts=False, state="failed")
+        name = text[:99].encode(errors="replace").decode()
+        named.put(
+            f"workflow_automation_start/1/0/{name}", {"at": ago(9).isoformat(), "max_tries": 2}
+        )
+        waiting = Task(dag).outcome(run={"run_id": text}).park()
         query = urlencode({"q": text[:99]}, errors="replace")
-        for url in (LIST, f"{LIST}?{query}", f"{TAB}?{task.query}", f"{TAB}?{advised.query}"):
-            response = viewer.get(url)
+        for url in (
+            LIST,
+            f"{LIST}?{query}",
+            *(f"{TAB}?{one.query}" for one in (task, advised, named, waiting)),
+        ):
+            response = editor.get(url)
             assert response.status_code == 200
             found = Html(response.text)
             assert not {tag for tag, _ in found.elements} & {"img", "svg", "b"}
