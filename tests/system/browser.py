@@ -13,10 +13,10 @@ from playwright.sync_api import expect, sync_playwright
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from playwright.sync_api import FrameLocator, Locator, Page
+    from playwright.sync_api import Browser, FrameLocator, Locator, Page
 
 WIDTH, HEIGHT = 1280, 900
-TIMEOUT = 180_000
+TIMEOUT = 20_000
 
 # A toast goes after some seconds: what it says is kept as soon as it is there.
 _LISTEN = """() => {
@@ -32,7 +32,7 @@ def browser_page() -> Iterator[Page]:
     """Open a page in Chromium, which reaches this machine and nothing else."""
     arguments = [
         "--disable-dev-shm-usage",
-        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
     ]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -40,12 +40,22 @@ def browser_page() -> Iterator[Page]:
             chromium_sandbox=False,
             args=[*arguments, "--no-proxy-server"],
         )
-        context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, locale="en-GB")
-        context.set_default_timeout(TIMEOUT)
         expect.set_options(timeout=TIMEOUT)
-        page = context.new_page()
-        yield page
+        yield _page_of(browser)
         browser.close()
+
+
+def new_page(page: Page) -> Page:
+    """Open a page of another person, in the same Chromium."""
+    browser = page.context.browser
+    assert browser
+    return _page_of(browser)
+
+
+def _page_of(browser: Browser) -> Page:
+    context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, locale="en-GB")
+    context.set_default_timeout(TIMEOUT)
+    return context.new_page()
 
 
 class AirflowUi:
@@ -105,6 +115,13 @@ class AirflowUi:
         """
         self.open_task(dag_id, run_id, task_id)
         self.page.get_by_role("link", name="Flow run", exact=True).click()
+        return self.page.frame_locator("iframe[title='Flow run']")
+
+    def open_mapped_tab(
+        self, dag_id: str, run_id: str, task_id: str, map_index: int
+    ) -> FrameLocator:
+        """Open the tab **Flow run** of one instance of a mapped task."""
+        self.open_task(dag_id, run_id, task_id, f"/mapped/{map_index}/plugin/flow-run")
         return self.page.frame_locator("iframe[title='Flow run']")
 
     @property

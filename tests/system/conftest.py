@@ -27,6 +27,7 @@ collect_ignore_glob = [] if all(map(find_spec, ("psycopg2", "redis", "playwright
 ORDER = [
     "test_callbacks",
     "test_page",
+    "test_actions",
     "test_cookbook",
     "test_browser",
     "test_waits",

@@ -212,7 +212,7 @@ def test_list(ui: AirflowUi, pictures: Path) -> None:
     expect(frame.get_by_role("heading", name="Flow runs")).to_be_visible()
     rows = frame.get_by_role("row")
     expect(rows).to_have_count(5)
-    expect(frame.get_by_role("columnheader")).to_have_count(6)
+    expect(frame.get_by_role("columnheader")).to_have_count(7)
     expect(rows.nth(1)).to_contain_text("in doubt")
     expect(frame.get_by_role("status")).to_contain_text("2 in doubt")
     waiting = rows.filter(has_text="1001")
@@ -259,7 +259,8 @@ def test_tab(ui: AirflowUi, deployment: Airflow, pictures: Path) -> None:
         ["Sent", "Response: a run was started", "Claimed by the run", "Last message"]
     )
     advice = frame.get_by_role("region", name="What you can do now")
-    expect(advice).to_contain_text("mark the task as success or failed")
+    expect(advice).to_contain_text("ends once the run calls Airflow")
+    expect(frame.get_by_role("button", name="The run succeeded")).to_be_visible()
     ui.shoot(pictures / "flow-run-tab.png")
 
 

@@ -185,15 +185,25 @@ def how_to_continue(run_id: str | None = None, name: str = "") -> str:
     :param run_id: the run, None or empty if the person has to find it
     :param name: the name of a start within the task
     """
+    return (
+        "continue with that run.\n"
+        "A Clear alone starts another: open the tab Flow run, choose Continue with this run.\n"
+        f"Or {how_to_enter(run_id, name)}"
+    )
+
+
+def how_to_enter(run_id: str | None = None, name: str = "") -> str:
+    """
+    Say how a person gives a task its run in the tab Storage, as :func:`how_to_continue` does.
+
+    :param run_id: the run, None or empty if the person has to find it
+    :param name: the name of a start within the task
+    """
     # Not at the top: each DAG file imports this module.
     from workflow_automation_provider.execution.starts.entries import adopted_key
 
     value = json.dumps(run_id or "RUN_ID", ensure_ascii=False)
-    return (
-        "continue with that run.\n"
-        "A Clear alone starts another one: enter the run_id first, then clear the task.\n"
-        f"Enter it in the tab Storage: key {adopted_key(name)}, value {value} with the quotes."
-    )
+    return f"set {adopted_key(name)} to {value} (with quotes) in the tab Storage, then clear."
 
 
 # The message of a run ---------------------------------------------------------------------------

@@ -9,10 +9,9 @@ an entry: one that cannot be read makes its start *unknown*.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import enum
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -21,12 +20,7 @@ from airflow.utils.state import State as TaskState
 from airflow.utils.state import TaskInstanceState
 
 from workflow_automation_provider.execution.batch.record import BATCH
-from workflow_automation_provider.execution.errors import how_to_continue
 from workflow_automation_provider.execution.starts.entries import (
-    ADOPTED,
-    OUTCOME,
-    PREFIX,
-    START,
     START_KEY,
     LastMessage,
     Revoked,
@@ -37,7 +31,6 @@ from workflow_automation_provider.execution.starts.entries import (
     read_message,
     read_start,
     revoked_key,
-    run_key,
 )
 from workflow_automation_provider.execution.starts.ledger import Facts, facts_of
 
@@ -46,7 +39,6 @@ _RESPONSES = {
     "nothing": "Response: nothing was started",
     "unidentified": "Response: a run was started, but not which",
 }
-_LOOK = "Look in the workflow's list of runs."
 
 
 class State(enum.Enum):
@@ -54,7 +46,7 @@ class State(enum.Enum):
 
     DOUBT = "in doubt"
     UNKNOWN = "unknown"
-    STOPPED = "told to stop"
+    STOPPED = "stopped"
     IDLE = "not started"
     STARTING = "starting"
     STARTED = "started"
@@ -67,13 +59,35 @@ class Step(NamedTuple):
     """
     A step of the conversation, as the page shows it.
 
-    :param said: what the run has said, in short, None for any other step
+    :param report: what the run has reported, in short, None for any other step
     """
 
     at: datetime
     title: str
     text: Any = None
-    said: Any = None
+    report: Any = None
+
+
+class Adoptable(NamedTuple):
+    """
+    The runs that a task can continue with, as :func:`~.ledger.why_not` decides for each.
+
+    :param is_possible: whether there can be one
+    :param only: their ids, empty if it may be any
+    :param never: ids of runs that it cannot continue with
+    """
+
+    is_possible: bool = False
+    only: frozenset[str] = frozenset()
+    never: frozenset[str] = frozenset()
+
+    def takes(self, run_id: str) -> bool:
+        """Return whether the task can continue with a run."""
+        is_named = not self.only or run_id in self.only
+        return self.is_possible and is_named and run_id not in self.never
+
+
+NOT_ADOPTABLE = Adoptable()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,10 +101,14 @@ class Conversation:
     :param is_last: whether it is the last start of its name
     :param is_current: whether it also counts: since then, the task was neither cleared nor made
         again
+    :param adoptable: the runs that the task can continue with
+    :param given: the run that a person has given the task, and which it has not yet continued with
+    :param end: how the run ended, as it reported; empty if it has not
     :param callback_url: where the run calls Airflow, without its token
     :param until: when the wait ends, None if the task does not wait
-    :param silent_since: since when the run is late, or has said nothing for half the time that it
-        may; None if it is not
+    :param silent_since: since when the run is late, or has reported nothing for half the time that
+        it may; None if it is not
+    :param output_path: the file with the results of a batch
     """
 
     row: Any
@@ -104,11 +122,20 @@ class Conversation:
     conn_id: Any = None
     run_id: Any = None
     run_link: Any = None
+    adoptable: Adoptable = NOT_ADOPTABLE
+    given: str | None = None
+    end: str = ""
     callback_url: Any = None
     progress: float | None = None
     until: datetime | None = None
     silent_since: datetime | None = None
+    output_path: Any = None
     steps: list[Step] = field(default_factory=list)
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it is a batch."""
+        return not self.try_number
 
     @property
     def has_ended(self) -> bool:
@@ -117,9 +144,9 @@ class Conversation:
 
     @property
     def last(self) -> Step | None:
-        """The last step in which the run said something."""
-        said = [step for step in self.steps if step.said is not None]
-        return said[-1] if said else None
+        """The last step in which the run reported something."""
+        reports = [step for step in self.steps if step.report is not None]
+        return reports[-1] if reports else None
 
     @property
     def is_uncertain(self) -> bool:
@@ -144,69 +171,13 @@ class Conversation:
 
     def matches(self, words: str) -> bool:
         """Return whether one of its texts has these words."""
-        row, last = self.row, self.last
+        row = self.row
         texts = [self.flow, self.run_id, self.name]
-        texts += [row.dag_id, row.task_id, row.rendered_map_index]
-        if last:
-            texts.append(last.said)
+        texts += [row.dag_id, row.run_id, row.task_id, row.rendered_map_index]
+        if self.last:
+            texts.append(self.last.report)
         found = "\n".join(str(text) for text in texts if text)
         return words.casefold() in found.casefold()
-
-    @property
-    def advice(self) -> str:
-        """What a person can do now."""
-        if not self.is_current:
-            return self._left_behind
-        is_batch = not self.try_number
-        if is_batch and self.has_ended:
-            return self._after_batch
-        if self.state is State.UNKNOWN:
-            return (
-                "An entry of this start cannot be read here: the task's log and its tab Storage "
-                "have more."
-            )
-        if self.state is State.DOUBT and not self.has_ended:
-            return f"{_LOOK} The task's log says what its next try does."
-        if self.row.state == TaskInstanceState.FAILED and self.state is not State.STOPPED:
-            if self.run_id:
-                return f"If it is to go on, {how_to_continue(str(self.run_id), self.name)}"
-            if self.state is State.DOUBT:
-                how = how_to_continue(name=self.name)
-                return f"{_LOOK}\nIf one was started, {how}\nIf none was started, clear the task."
-        if self.has_ended:
-            return "The task has ended: a Clear starts another run."
-        if self.state is State.WAITING:
-            return (
-                "The task goes on once the run says its end. "
-                "If the run cannot, mark the task as success or failed."
-            )
-        return "Nothing to do: the task goes on by itself."
-
-    @property
-    def _after_batch(self) -> str:
-        again = (
-            "A Clear starts all items again. "
-            "Correct any rejected ones, and start those without a run in a new batch."
-        )
-        if self.state is State.DOUBT:
-            return f"{_LOOK} {again}"
-        return again
-
-    @property
-    def _left_behind(self) -> str:
-        """What is known of a run that the task no longer has."""
-        since = "This is from before the task was cleared or made again."
-        if not self.try_number:
-            return f"{since} It starts all items again."
-        if self.state is State.IDLE:
-            return f"{since} No run was started."
-        if self.state is State.ENDED:
-            return f"{since} The run has ended."
-        if self.state is State.STOPPED:
-            return f"{since} The run was told to stop."
-        if self.state in (State.STARTED, State.CLAIMED):
-            return f"{since} If the run asks Airflow, it is told to stop."
-        return f"{since} A run may have been started: look in the workflow's list of runs."
 
 
 def conversations(row: Any, entries: Mapping[str, Any]) -> list[Conversation]:
@@ -220,8 +191,9 @@ def conversations(row: Any, entries: Mapping[str, Any]) -> list[Conversation]:
     """
     # A task that is queued has not begun.
     at = row.start_date or row.date
-    starts = _starts_of(entries)
+    starts = starts_of(entries)
     last = _last_by_name(starts, row.try_number)
+    facts: dict[str, list[Facts | None]] = {}
     runs = []
 
     for key in starts:
@@ -233,20 +205,28 @@ def conversations(row: Any, entries: Mapping[str, Any]) -> list[Conversation]:
             is_last=last[key[3]] is key,
         )
         run.is_current = run.is_last and run.try_number <= row.try_number
+        known = None
         with contextlib.suppress(Exception):
-            _tell_start(run, entries, key)
+            known = _fill_start(run, entries, key)
+        facts.setdefault(run.name, []).append(known)
         runs.append(run)
+
+    for run in runs:
+        if run.is_last:
+            with contextlib.suppress(Exception):
+                run.given = _given(entries, run.name)
+                run.adoptable = adoptable(facts[run.name])
 
     if BATCH in entries:
         run = Conversation(row=row, at=at)
         with contextlib.suppress(Exception):
-            _tell_batch(run, entries[BATCH])
+            _fill_batch(run, entries[BATCH])
         runs.append(run)
 
     return runs
 
 
-def _starts_of(keys: Iterable[str]) -> list[re.Match[str]]:
+def starts_of(keys: Iterable[str]) -> list[re.Match[str]]:
     """Return the matches of the keys of starts, in order."""
     matches = (START_KEY.fullmatch(key) for key in keys)
     return sorted((match for match in matches if match), key=place_of)
@@ -267,56 +247,46 @@ def _last_by_name(starts: list[re.Match[str]], try_number: int) -> dict[str | No
     return last
 
 
-# Mistyped entries -------------------------------------------------------------------------------
-
-_TOKEN = re.compile("[0-9a-f]{64}")
-# Of the last two, the modules would import the client, which the API server does not need.
-_WRITTEN = (START, OUTCOME, BATCH, f"{PREFIX}upload", f"{PREFIX}probe")
-_NAMES = 200
-"""How many names of starts a mistyped key is compared with."""
-_SIMILAR = 0.85
-"""How similar to :data:`ADOPTED` a key has to be that does not begin with our prefix."""
+def _given(entries: Mapping[str, Any], name: str) -> str | None:
+    """Return the id of the run that a person has given a start, None if there is none."""
+    entry = entries.get(adopted_key(name))
+    run_id = entry.get("run_id") if isinstance(entry, Mapping) else entry
+    if isinstance(run_id, bool) or not isinstance(run_id, str | int):
+        return None
+    return str(run_id).strip() or None
 
 
-def mistyped(keys: Iterable[str]) -> dict[str, str]:
+def adoptable(starts: Sequence[Facts | None]) -> Adoptable:
     """
-    Return the keys of entries that nothing reads, each with the one that a person may have meant.
+    Return which runs a task can continue with.
 
-    :param keys: those of a task, also its own
+    :param starts: what is known of all its starts, in order, None of one that cannot be read
     """
-    keys = list(keys)
-    names = {match[3] for match in _starts_of(keys)}
-    possible = [adopted_key(name) for name in names] or [ADOPTED]
+    *others, last = starts
+    if last is None or None in others:
+        return Adoptable()
+    if last.start.token is None:
+        return Adoptable(is_possible=True)
 
-    found = {}
-    for key in keys:
-        is_for_any_start = not names and _is_entered(key)
-        if not is_for_any_start and key not in possible and _is_meant_for_us(key):
-            closest = difflib.get_close_matches(key, possible[:_NAMES], n=1, cutoff=0)
-            found[key] = closest[0]
-    return found
+    reports = last.reports
+    if reports.stopped or len(reports.run_ids) > 1:
+        return Adoptable()
+    never = frozenset(reports.refused)
+    only = frozenset(reports.run_ids or last.known)
+    if only:
+        return Adoptable(only=only, never=never, is_possible=not only <= never)
 
-
-def _is_entered(key: str) -> bool:
-    return key == ADOPTED or key.startswith(f"{ADOPTED}/")
-
-
-def _is_meant_for_us(key: str) -> bool:
-    """Return whether a key is like that which a person enters, and none of this package's."""
-    if not key.startswith(PREFIX):
-        written = key.partition("/")[0].strip().casefold()
-        return difflib.SequenceMatcher(None, written, ADOPTED).ratio() >= _SIMILAR
-    if key.startswith(_WRITTEN):
-        return False
-    token = key.rpartition("/")[2]
-    is_of_token = key in (run_key(token), message_key(token), revoked_key(token))
-    return not (is_of_token and _TOKEN.fullmatch(token))
+    # Any run may be that of the last start, if no other start has one that is unknown.
+    known = [other for other in others if other]
+    if not last.is_unknown or any(other.is_unknown for other in known):
+        return Adoptable()
+    return Adoptable(is_possible=True, never=never.union(*(other.known for other in known)))
 
 
 # Entries ----------------------------------------------------------------------------------------
 
 
-def _tell_batch(run: Conversation, entry: Mapping[str, Any]) -> None:
+def _fill_batch(run: Conversation, entry: Mapping[str, Any]) -> None:
     """Fill in what the last entry of a batch tells."""
     counts = {**entry["counts"]}
     row, try_number = run.row, entry.get("try_number")
@@ -330,14 +300,16 @@ def _tell_batch(run: Conversation, entry: Mapping[str, Any]) -> None:
     others = [name for name in ("rejected", "unknown", "remaining") if counts[name]]
     parts = [f"{counts['started']} of {counts['total']} started"]
     parts += [f"{counts[name]} {name}" for name in others]
-    said = ", ".join(parts)
+    text = ", ".join(parts)
 
     is_of_deleted = try_number is not None and try_number > row.try_number
     run.is_current = entry["max_tries"] == row.max_tries and not is_of_deleted
-    run.flow, run.conn_id = entry.get("flow_id"), entry.get("conn_id")
+    run.flow = entry.get("flow_id")
+    run.conn_id = entry.get("conn_id")
+    run.output_path = entry.get("output_path")
     if counts["total"]:
         run.progress = _part(1 - counts["remaining"] / counts["total"])
-    run.steps = [Step(_utc(entry["at"]), "Last count", said, said)]
+    run.steps = [Step(_utc(entry["at"]), "Last count", text, text)]
     if counts["unknown"]:
         run.state = State.DOUBT
     elif run.has_ended:
@@ -359,8 +331,8 @@ class _Entries(NamedTuple):
     revoked_at: datetime | None
 
 
-def _tell_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str]) -> None:
-    """Fill in what the entries of a start tell."""
+def _fill_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str]) -> Facts | None:
+    """Fill in what the entries of a start say; return it, None if a person has damaged it."""
     found = _entries_of(entries, key)
     facts = found.facts
     start, reports = facts.start, facts.reports
@@ -377,12 +349,15 @@ def _tell_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str
     run.run_link = (reports.claim and reports.claim.run_link) or known.get("run_link")
     # Only to be sure that none shows a token.
     run.callback_url = start.callback_url.partition("?")[0]
-    if not reports.end:
+    if reports.end:
+        run.end = reports.end.status
+    else:
         run.progress = found.message.progress
     run.steps = sorted(_steps(found, state), key=lambda step: step.at)
     if state is State.WAITING:
-        _tell_wait(run, found)
+        _fill_wait(run, found)
     run.state = state
+    return facts
 
 
 def _entries_of(entries: Mapping[str, Any], key: re.Match[str]) -> _Entries:
@@ -404,7 +379,7 @@ def _entries_of(entries: Mapping[str, Any], key: re.Match[str]) -> _Entries:
     return _Entries(facts, message, revoked_at)
 
 
-def _tell_wait(run: Conversation, found: _Entries) -> None:
+def _fill_wait(run: Conversation, found: _Entries) -> None:
     """Fill in until when the task waits, and since when its run is silent."""
     facts, start, claim = found.facts, found.facts.start, found.facts.reports.claim
     reported = [facts.since]
@@ -467,7 +442,7 @@ def _state(run: Conversation, facts: Facts) -> State:
 
 
 def _steps(found: _Entries, state: State) -> Iterator[Step]:
-    """Yield the steps: what the task did, and what the run has said and was told."""
+    """Yield the steps: what the task did, and what the run reported and was told."""
     for step in _all_steps(found, state):
         yield step._replace(at=step.at.astimezone(UTC))
 
@@ -478,7 +453,7 @@ def _all_steps(found: _Entries, state: State) -> Iterator[Step]:
     claim, end = reports.claim, reports.end
 
     if start.run:
-        yield Step(start.at, "A person entered the run", start.run)
+        yield Step(start.at, "A person gave the task this run", start.run)
     elif outcome or state is State.STARTING:
         yield Step(start.at, "Sent")
     else:
@@ -489,22 +464,22 @@ def _all_steps(found: _Entries, state: State) -> Iterator[Step]:
     if claim:
         yield Step(claim.at, "Claimed by the run", claim.run_id, "claimed")
     if message.at:
-        said = None
+        report = None
         if not end:
-            said = message.message
-        yield Step(message.at, "Last message", message.message, said)
+            report = message.message
+        yield Step(message.at, "Last message", message.message, report)
     if message.refused_at:
         yield Step(message.refused_at, "A call was refused", message.refusal)
     if end:
-        words = f"ended: {end.status}. {end.message or ''}".rstrip(" .")
-        yield Step(end.at, f"Ended: {end.status}", end.message, words)
+        report = f"ended: {end.status}. {end.message or ''}".rstrip(" .")
+        yield Step(end.at, f"Ended: {end.status}", end.message, report)
     if end and end.result is not None:
         yield Step(end.at, "Result", end.result)
 
     if reports.stopped:
-        yield Step(reports.stopped, "Told to stop")
+        yield Step(reports.stopped, "Stopped: the run is no longer wanted")
     if reports.refused:
         known = claim or end or start
-        yield Step(known.at, "Other runs were told to stop", ", ".join(reports.refused))
+        yield Step(known.at, "Other runs were stopped", ", ".join(reports.refused))
     if found.revoked_at:
-        yield Step(found.revoked_at, "Revoked: no run may claim it any more")
+        yield Step(found.revoked_at, "Revoked: no run may claim this start")

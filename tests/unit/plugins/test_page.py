@@ -40,8 +40,7 @@ from workflow_automation_provider.execution.starts.entries import (
 )
 from workflow_automation_provider.execution.store import _PROBE
 from workflow_automation_provider.execution.upload import UPLOAD_KEY
-from workflow_automation_provider.plugins import page
-from workflow_automation_provider.plugins.conversation import conversations
+from workflow_automation_provider.plugins import page, queries, rendering
 from workflow_automation_provider.plugins.metadata import json_value
 
 LIST = "/workflow-automation/runs/"
@@ -63,6 +62,7 @@ class Html(HTMLParser):
         self.rows: list[str] = []
         self.text = ""
         self.alerts: list[str] = []
+        self.buttons: list[str] = []
         self._is_alert = False
         self._open: list[str] = []
         self.feed(html)
@@ -71,8 +71,10 @@ class Html(HTMLParser):
         self.elements.append((tag, dict(attrs)))
         if tag not in ("meta", "input"):
             self._open.append(tag)
+        if tag == "button":
+            self.buttons.append("")
         if tag == "p":
-            self._is_alert = dict(attrs).get("role") == "alert"
+            self._is_alert = dict(attrs).get("role") == "alert" and "hidden" not in dict(attrs)
             if self._is_alert:
                 self.alerts.append("")
         if tag == "tr":
@@ -91,6 +93,8 @@ class Html(HTMLParser):
         self.text += data
         if self._is_alert:
             self.alerts[-1] += data
+        if "button" in self._open:
+            self.buttons[-1] += data
         if "tr" in self._open and data.strip():
             self.rows[-1] += f"{data.strip()}|"
         if "a" in self._open:
@@ -292,7 +296,7 @@ class TestWhoSeesWhat:
         def fail():
             raise OperationalError("SELECT", {}, Exception("gone"))
 
-        monkeypatch.setattr(page, "create_session", fail)
+        monkeypatch.setattr(queries, "create_session", fail)
         response = viewer.get(LIST)
         assert response.status_code == 503
         assert "try again" in response.text
@@ -310,7 +314,7 @@ class TestStates:
             ("claimed", {"try_number": 2}, None, {"claim": Claim(ago(5), "1001")}),
             ("waiting", {"state": "awaiting_input"}, "run", {"claim": Claim(ago(5))}),
             ("ended", {"state": "awaiting_input"}, "run", {"end": End(ago(5), "failed", "1001")}),
-            ("told to stop", {}, "run", {"claim": Claim(ago(9)), "stopped": ago(5)}),
+            ("stopped", {}, "run", {"claim": Claim(ago(9)), "stopped": ago(5)}),
             ("not started", {"state": "up_for_retry"}, "nothing", None),
             ("in doubt", {"state": "up_for_retry"}, "run", "closed"),
         ],
@@ -468,7 +472,8 @@ class TestDoubts:
         assert "50 %" not in row(task)
         text = tab(task).text
         assert "No response" in text
-        assert 'key workflow_automation_run, value "77"' in text
+        assert "Run 77 has succeeded" in text
+        assert 'set workflow_automation_run to "77"' in text
         assert '"rows": 3' in text
 
     def test_nothing_is_said_of_what_cannot_be_read(self, dag, listed, monkeypatch):
@@ -482,7 +487,7 @@ class TestDoubts:
             assert "Nothing is in doubt" not in found.text
             assert "unknown|" in found.rows[1] + found.rows[2]
         task.change(state="success")
-        monkeypatch.setattr(page, "MAX_TASKS", 1)
+        monkeypatch.setattr(queries, "MAX_TASKS", 1)
         Task(dag).outcome()
         assert "Nothing is in doubt" not in listed().text
 
@@ -520,7 +525,7 @@ class TestList:
         assert "Nothing is in doubt" in listed(q="x").text
 
     def test_the_most_pressing(self, dag, listed, monkeypatch):
-        monkeypatch.setitem(page._TEMPLATE.globals, "MAX_ROWS", 2)
+        monkeypatch.setattr(page, "MAX_ROWS", 2)
         for _ in range(3):
             Task(dag).outcome()
         found = listed()
@@ -567,21 +572,23 @@ class TestTab:
         task.speak(claim=Claim(ago(650), "1001"), refused=["7"])
         task.put(revoked_key(digest_of(task.token)), {"at": ago(660).isoformat()})
         text = tab(task).text
+        text = text[text.index("Try 1") :]
         assert text.count("Sent") == 2
         titles = ["Sent", "nothing was started", "Response: a run was started", '"run_id": "1001"']
         titles += ["Revoked", "Claimed by", "Last message", "line 1\nline 2"]
         places = [text.index(title) for title in titles]
         assert places == sorted(places)
-        assert "mark the task as success or failed" in text
         assert task.token not in text
 
     @pytest.mark.parametrize(
         ("state", "outcome", "words"),
         [
-            ("failed", None, ["If none was started", "key workflow_automation_run,"]),
-            ("failed", "run", ['value "1001" with the quotes']),
+            ("failed", None, ["If none was started", "set workflow_automation_run to"]),
+            ("failed", "run", ['to "1001" (with quotes)']),
             ("failed", "unidentified", ["If one was started", "It is not JSON."]),
-            ("success", "run", ["a Clear starts another run"]),
+            ("failed", "nothing", ["No run was started"]),
+            ("success", "run", ["A Clear starts another run"]),
+            ("awaiting_input", "run", ["ends once the run calls", "mark the task as success"]),
             ("up_for_retry", None, ["what its next try does"]),
             ("running", "run", ["goes on by itself"]),
         ],
@@ -592,15 +599,14 @@ class TestTab:
             task.outcome(outcome, reason="It is not JSON." if outcome == "unidentified" else "")
         found = tab(task)
         assert [word for word in words if word not in found.text] == []
-        assert any(state in str(attrs.get("class")) for attrs in found.all("span"))
 
-    def test_the_run_that_a_person_entered(self, dag, tab, row):
+    def test_the_run_that_a_person_gave(self, dag, tab, row):
         task = Task(dag)
         task.write_start(
             run={"run_id": "42"}, token=digest_of(task.token), issuer=(1, 0), conn_id=task.mark
         )
         assert row(task).startswith("started|")
-        assert "A person entered" in tab(task).text
+        assert "A person gave the task this run" in tab(task).text
 
     def test_what_is_left_from_before_a_clear(self, dag, tab):
         task = Task(dag, state="failed").outcome()
@@ -616,7 +622,7 @@ class TestTab:
             ("nothing", {}, ["not started", "No run was started"]),
             ("run", {}, ["started", "1001", "it is told to stop"]),
             (None, {"claim": Claim(ago(5), "77")}, ["claimed", "77", "it is told to stop"]),
-            ("run", {"stopped": ago(5)}, ["told to stop", "The run was told to stop"]),
+            ("run", {"stopped": ago(5)}, ["stopped", "The run was told to stop"]),
             (None, {"end": End(ago(5), "success", "77")}, ["ended", "77", "The run has ended"]),
         ],
     )
@@ -640,10 +646,10 @@ class TestTab:
     def test_where_the_run_calls(self, dag, tab):
         url = "https://airflow.example/team/workflow-automation/callback"
         task = Task(dag).outcome()
-        assert "calls" not in tab(task).text
+        assert "The run calls" not in tab(task).text
         task.give(callback_url=f"{url}?token=a-token")
         text = tab(task).text
-        assert f"The run calls {url}," in text
+        assert f"The run calls{url} with a token that is not shown" in text
         assert "a-token" not in text
 
     def test_task_with_many_starts(self, dag, tab):
@@ -656,7 +662,7 @@ class TestTab:
                 task.put(f"workflow_automation_outcome/1/0/name-{number}", outcome)
         task.change(try_number=2)
         text = tab(task).text
-        shown = [number for number in range(230) if f"name-{number} " in text]
+        shown = [number for number in range(230) if f"Try 1: name-{number}\n" in text]
         # That in doubt is not left out.
         assert shown == [3, *range(31, 230)]
         assert "30 earlier starts are not shown" in text
@@ -683,7 +689,203 @@ class TestTab:
         text = tab(task).text
         assert "A call was refused" in text
         assert "status is 'Done'" in text
-        assert "Last word" not in text
+        assert "Last message" not in text
+
+
+CONTINUE, AGAIN = "Continue with this run", "Start another run"
+MARK, SUCCEEDED, FAILED = (
+    "The run did the work: mark as success", "The run succeeded", "The run failed"
+)  # fmt: skip
+
+
+@pytest.fixture
+def editor(stranger):
+    """Somebody who may change task instances."""
+    from airflow.api_fastapi.app import get_auth_manager
+
+    user = SimpleAuthManagerUser(username="user", role="user")
+    stranger.cookies.set("_token", get_auth_manager().generate_jwt(user))
+    return stranger
+
+
+@pytest.fixture
+def form_tab(editor):
+    return lambda task: Html(editor.get(f"{TAB}?{task.query}").text)
+
+
+def labels(found):
+    """Return the buttons by which a person decides."""
+    return [text for text in found.buttons if text not in ("Confirm", "Cancel")]
+
+
+class TestForms:
+    @pytest.mark.parametrize(
+        ("state", "outcome", "reports", "expected"),
+        [
+            ("failed", None, {}, [CONTINUE, "No run was started: start one", MARK]),
+            ("failed", "unidentified", {}, [CONTINUE, "No run was started: start one", MARK]),
+            ("failed", "run", {}, [CONTINUE, AGAIN, MARK]),
+            ("failed", "run", {"claim": Claim(ago(5), "1001")}, [CONTINUE, AGAIN, MARK]),
+            ("failed", "run", {"end": End(ago(5), "success", "1001")}, [CONTINUE, AGAIN, MARK]),
+            ("failed", "run", {"end": End(ago(5), "failed", "1001")}, [AGAIN]),
+            ("failed", "run", {"stopped": ago(5)}, [AGAIN, MARK]),
+            ("failed", "nothing", {}, ["Start a run"]),
+            ("awaiting_input", "run", {}, [SUCCEEDED, FAILED]),
+            ("running", "run", {}, []),
+            ("up_for_retry", None, {}, []),
+            ("queued", "run", {}, []),
+            ("success", "run", {}, []),
+        ],
+    )
+    def test_each_only_where_it_is_true(self, dag, form_tab, state, outcome, reports, expected):
+        task = Task(dag, state=state)
+        if outcome:
+            task.outcome(outcome)
+        if reports:
+            task.speak(**reports)
+        assert labels(form_tab(task)) == expected
+
+    def test_none_of_a_batch_of_what_was_cleared_and_of_what_cannot_be_read(self, dag, form_tab):
+        batch, cleared, damaged = (
+            Task(dag, starts=number > 0, state="failed") for number in range(3)
+        )
+        batch.put("workflow_automation_batch_000000", {"at": ago(5).isoformat(), "max_tries": 2})
+        cleared.clear()
+        cleared.change(state="failed")
+        damaged.enter("workflow_automation_start/1/0", "{")
+        assert [labels(form_tab(task)) for task in (batch, cleared, damaged)] == [[], [], []]
+
+    def test_none_for_those_who_may_not(self, dag, tab):
+        found = tab(Task(dag, state="failed"))
+        assert labels(found) == []
+        assert "takes the right to edit task instances" in found.text
+        assert "set workflow_automation_run to" in found.text
+        assert "takes the right" not in tab(Task(dag)).text
+
+    def test_none_where_the_api_has_no_state_store(self, dag, form_tab, monkeypatch):
+        monkeypatch.setattr(page, "_HAS_STORE_API", False)
+        found = form_tab(Task(dag, state="failed"))
+        assert labels(found) == []
+        assert "set workflow_automation_run to" in found.text
+
+    def test_the_run_that_is_known_is_filled_in(self, dag, form_tab):
+        inputs = form_tab(Task(dag, state="failed").outcome()).all("input")
+        assert [field["value"] for field in inputs] == [RUN["run_id"], RUN["run_link"]]
+        inputs = form_tab(Task(dag, state="failed")).all("input")
+        assert [field["value"] for field in inputs] == ["", ""]
+
+    def test_each_name_has_a_field(self, dag, form_tab):
+        task = Task(dag, starts=False, state="failed")
+        for name in ("ada", "grace"):
+            entry = {"at": ago(9).isoformat(), "max_tries": 2}
+            task.put(f"workflow_automation_start/1/0/{name}", entry)
+        outcome = {"kind": "run", "at": ago(8).isoformat(), "run": {"run_id": "5"}}
+        task.put("workflow_automation_outcome/1/0/ada", outcome)
+        found = form_tab(task)
+        keys = [field["data-key"] for field in found.all("fieldset")]
+        assert keys == [f"{MEANT}/ada", f"{MEANT}/grace"]
+        assert [field["value"] for field in found.all("input")] == ["5", "", "", ""]
+        questions = [form.get("data-question", "") for form in found.all("form")]
+        assert any("all 2 names again" in question for question in questions)
+
+    @pytest.mark.parametrize("entry", ['"1003"', "1003", '{"run_id": "1003"}'])
+    def test_run_that_is_given(self, dag, form_tab, entry):
+        task = Task(dag, state="failed")
+        task.enter(MEANT, entry)
+        found = form_tab(task)
+        assert "Run 1003 is given to this task: a Clear continues with it" in found.text
+        assert found.all("input")[0]["value"] == "1003"
+        (start,) = [form for form in found.all("form") if form["data-kind"] == "start"]
+        assert json.loads(start["data-forgotten"]) == [MEANT]
+        task.change(state="queued")
+        assert "its next try continues with it" in form_tab(task).text
+
+    def test_run_that_is_given_and_is_not_that_of_the_last_start(self, dag, form_tab):
+        task = Task(dag, state="failed").outcome()
+        task.enter(MEANT, '"7"')
+        found = form_tab(task)
+        assert "it cannot continue with that run" in found.text
+        (field,) = found.all("fieldset")
+        assert json.loads(field["data-only"]) == ["1001"]
+
+    def test_what_a_person_sees_has_changed(self, dag, form_tab):
+        task = Task(dag, state="failed")
+        seen = []
+        for change in (lambda: None, task.outcome, lambda: task.change(state="queued")):
+            change()
+            (actions,) = [one for one in form_tab(task).all("div") if one.get("id") == "actions"]
+            seen.append(actions["data-seen"])
+        assert len({*seen}) == 3
+
+    def test_form_of_another_origin(self, dag, api_server, editor):
+        """A form can send no JSON, and Airflow takes nothing else."""
+        task = Task(dag, state="failed")
+        cookies = dict(editor.cookies)
+        editor = TestClient(api_server, raise_server_exceptions=False, cookies=cookies)
+        body = '{"dry_run": false, "only_failed": false, "task_ids": ["wait"]}'
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+            response = editor.post(
+                "/api/v2/dags/callbacks/clearTaskInstances",
+                content=body,
+                headers={"content-type": kind},
+            )
+            assert response.status_code in (422, 500)
+        # As JSON, it is taken.
+        response = editor.post(
+            "/api/v2/dags/callbacks/clearTaskInstances",
+            content=body.replace("false", "true", 1),
+            headers={"content-type": "application/json"},
+        )
+        assert response.status_code == 200
+        assert task.ti.state == "failed"
+
+
+class TestBatchItems:
+    def entry(self, *, opened=(), results=None, max_tries=2, **fields):
+        counts = {"total": 9, "started": 1, "rejected": 1, "unknown": 1, "remaining": 6}
+        return {
+            "at": ago(5).isoformat(),
+            "max_tries": max_tries,
+            "counts": counts,
+            "opened": {str(index): "ab" for index in opened},
+            "results": results or {},
+            **fields,
+        }
+
+    def test_those_without_a_run(self, dag, tab):
+        task = Task(dag, starts=False, state="failed")
+        rejected = {"status": "rejected", "why": "400 <b>Bad</b>", "key": "Ada"}
+        entries = [
+            self.entry(opened=[8], max_tries=1),
+            self.entry(opened=range(4)),
+            self.entry(results={"0": {"status": "started", "run_id": "7"}, "1": rejected}),
+            self.entry(results={"2": {"status": "unidentified", "why": "It is empty."}}),
+        ]
+        entries[-1]["output_path"] = "s3://bucket/results.jsonl"
+        for number, entry in enumerate(entries):
+            task.put(f"workflow_automation_batch_{number:06}", entry)
+        found = tab(task)
+        rows = [row for row in found.rows if row][1:]
+        assert [row.strip("|") for row in rows] == [
+            "1|Ada|rejected|400 <b>Bad</b>",
+            "2|unidentified|It is empty.",
+            "3|unknown",
+        ]
+        assert "s3://bucket/results.jsonl" in found.text
+        assert not found.all("b")
+
+    def test_the_first_twenty(self, dag, tab):
+        task = Task(dag, starts=False, state="failed")
+        results = {str(index): {"status": "rejected", "why": "no"} for index in range(30)}
+        task.put("workflow_automation_batch_000000", self.entry(results=results))
+        found = tab(task)
+        assert len([row for row in found.rows if row]) == 21
+        assert "the first 20 of 30" in found.text
+
+    def test_what_is_being_sent_is_not_unknown(self, dag, tab):
+        task = Task(dag, starts=False)
+        task.put("workflow_automation_batch_000000", self.entry(opened=[1], try_number=1))
+        assert "Items without a run" not in tab(task).text
 
 
 MEANT = "workflow_automation_run"
@@ -775,7 +977,7 @@ HOSTILE = [
 
 class TestHostileTexts:
     @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-    def test_shown_as_text(self, dag, viewer, text):
+    def test_shown_as_text(self, dag, editor, text):
         task = (
             Task(dag)
             .outcome(run={"run_id": text, "run_link": text, "flow_id": text})
@@ -789,9 +991,19 @@ class TestHostileTexts:
             refused=[text],
         )
         advised = Task(dag, state="failed").outcome(run={"run_id": text})
+        named = Task(dag, starts=False, state="failed")
+        name = text[:99].encode(errors="replace").decode()
+        named.put(
+            f"workflow_automation_start/1/0/{name}", {"at": ago(9).isoformat(), "max_tries": 2}
+        )
+        waiting = Task(dag).outcome(run={"run_id": text}).park()
         query = urlencode({"q": text[:99]}, errors="replace")
-        for url in (LIST, f"{LIST}?{query}", f"{TAB}?{task.query}", f"{TAB}?{advised.query}"):
-            response = viewer.get(url)
+        for url in (
+            LIST,
+            f"{LIST}?{query}",
+            *(f"{TAB}?{one.query}" for one in (task, advised, named, waiting)),
+        ):
+            response = editor.get(url)
             assert response.status_code == 200
             found = Html(response.text)
             assert not {tag for tag, _ in found.elements} & {"img", "svg", "b"}
@@ -832,7 +1044,7 @@ class TestHostileTexts:
 
     @given(st.text())
     def test_every_text_can_be_seen(self, text):
-        assert all(c.isprintable() or c.isspace() for c in page.shown(text))
+        assert all(c.isprintable() or c.isspace() for c in rendering.shown(text))
 
     @pytest.mark.parametrize(
         "value",
@@ -851,19 +1063,25 @@ class TestHostileTexts:
     def test_entries_that_anybody_may_have_written(self, value, state):
         digest = "d" * 64
         start = entry_of(Start(1, 0, ago(9), 2, token=digest))
-        columns = {"max_tries": 2, "map_index": -1, "date": ago(9)}
+        columns = {"max_tries": 2, "map_index": -1, "date": ago(9), "batch": None}
         columns |= dict.fromkeys(("dag_id", "run_id", "task_id"), "x")
         columns |= {"try_number": 1, "state": state}
-        row = SimpleNamespace(**{**dict.fromkeys(page._COLUMNS), **columns})
+        row = SimpleNamespace(**{**dict.fromkeys(queries.COLUMNS), **columns})
         names = "start/1/0", "start/\u0663/0", "start/x", "outcome/1/0", "batch", "run"
         keys = [f"workflow_automation_{name}" for name in names]
         for key in (*keys, run_key(digest), message_key(digest), revoked_key(digest)):
-            runs = conversations(row, {keys[0]: start, key: json_value(value)})
-            assert page._page(title="Flow run", row=row, runs=runs).status_code == 200
+            task = queries.Task(row, {keys[0]: start, key: json_value(value)})
+            assert page.tab(task, base="", may_change=True).status_code == 200
+            runs = task.runs
             rows = sorted(
                 (run for run in runs if not run.matches("?")), key=lambda run: run.pressure
             )
-            assert page._page(title="Flow runs", rows=rows, counts=Counter()).status_code == 200
+            assert (
+                rendering.response(
+                    title="Flow runs", rows=rows, counts=Counter(), max_rows=200
+                ).status_code
+                == 200
+            )
 
     def test_entries_that_cannot_be_read(self, dag, viewer):
         parked, empty = Task(dag).outcome().park(), Task(dag, starts=False)

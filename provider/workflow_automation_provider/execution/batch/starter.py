@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
+from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import (
     BatchInterruptedError,
     Code,
@@ -181,10 +182,13 @@ class BatchStarter:
     # Open and record ------------------------------------------------------------------------------
 
     def _start_missing(self, missing: int, template: Request) -> None:
-        self._record.target = {
+        target = {
             "conn_id": self._hook.workflow_automation_conn_id,
             "flow_id": template.flow_id,
         }
+        if self._output:
+            target["output_path"] = without_credentials(self._output.path)
+        self._record.target = target
         threads = min(self._max_concurrency, missing)
         self._log_start(missing, threads, template.flow_id)
 

@@ -1,0 +1,390 @@
+// The script of both pages. It adds no markup: whatever comes from a run or a person stays text.
+"use strict";
+
+const REFRESH_AFTER = 10_000;
+const PARTS = ["status", "live", "actions", "history"];
+
+const byId = (id) => document.getElementById(id);
+
+// The theme and the time zone that are chosen in Airflow ------------------------------------------
+
+const chooseTheme = () => {
+  document.documentElement.dataset.theme = localStorage.getItem("theme") || "system";
+};
+chooseTheme();
+addEventListener("storage", chooseTheme);
+
+const timeZone = () => {
+  const chosen = (localStorage.getItem("timezone") || "").replaceAll('"', "");
+  try {
+    return new Intl.DateTimeFormat("sv-SE", { timeZone: chosen }).resolvedOptions().timeZone;
+  } catch {
+    return undefined; // the browser's
+  }
+};
+
+const showTimes = () => {
+  const format = new Intl.DateTimeFormat("sv-SE", {
+    timeZone: timeZone(),
+    dateStyle: "short",
+    timeStyle: "medium",
+  });
+  for (const time of document.querySelectorAll("time")) {
+    const text = format.format(new Date(time.dateTime));
+    if (time.className === "at") time.textContent = text;
+    else time.title = text;
+  }
+};
+
+// Links -------------------------------------------------------------------------------------------
+
+// The page is drawn in a frame that may open nothing: Airflow's own page, around it, follows a link.
+addEventListener("click", (event) => {
+  const link = event.target.closest("a[target]");
+  if (!link || parent === window) return;
+  event.preventDefault();
+  const twin = parent.document.createElement("a");
+  twin.href = link.href;
+  twin.rel = "noopener noreferrer";
+  twin.target = link.target === "_top" && !event.ctrlKey && !event.metaKey ? "_self" : "_blank";
+  twin.click();
+});
+
+class Refused extends Error {} // by Airflow, or before anything was sent
+class Changed extends Refused {} // what the person has decided by
+
+// Refresh -----------------------------------------------------------------------------------------
+
+const drawn = new Map(); // what the server sent of each part
+let isActing = false;
+
+const forms = () => document.querySelector("#actions .forms");
+
+// While a person fills in a form, or is asked, it stays.
+const isInUse = () => {
+  const shown = forms();
+  if (!shown) return false;
+  const fields = [...shown.querySelectorAll("input, textarea")];
+  const isEdited = fields.some((field) => field.value !== field.defaultValue);
+  return isActing || isEdited || shown.querySelector(".ask:not([hidden])") !== null;
+};
+
+const fetchPage = async () => {
+  const response = await fetch(location.href, { cache: "no-store" });
+  if (response.redirected) {
+    location.reload(); // to the login
+    throw new Refused("you are no longer logged in.");
+  }
+  if (!response.ok) throw new Refused(`the page cannot be read now (${response.status}).`);
+  return new DOMParser().parseFromString(await response.text(), "text/html");
+};
+
+const draw = (page, isForced = false) => {
+  const isKept = isInUse() && !isForced;
+  const focused = document.activeElement.href;
+  for (const id of PARTS) {
+    const part = byId(id);
+    const fresh = page.getElementById(id);
+    if (!part || !fresh || (id === "actions" && isKept)) continue;
+    const html = fresh.outerHTML;
+    if (drawn.get(id) === html && !isForced) continue;
+    drawn.set(id, html);
+    Object.assign(part.dataset, fresh.dataset);
+    part.replaceChildren(...fresh.childNodes);
+  }
+  showTimes();
+  offer();
+  [...document.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
+};
+
+const refresh = async () => {
+  try {
+    if (byId("live") && !document.hidden) draw(await fetchPage());
+  } catch {
+    // Airflow cannot be reached now: what is shown says of when it is.
+  } finally {
+    setTimeout(refresh, REFRESH_AFTER);
+  }
+};
+
+// What a person can do with a task ----------------------------------------------------------------
+
+// Without this script, the words remain that say how to do it by hand.
+const offer = () => {
+  const shown = forms();
+  if (!shown) return;
+  shown.hidden = false;
+  for (const words of document.querySelectorAll(".by-hand")) words.hidden = true;
+};
+
+// Airflow's own REST API, with the person's session: it decides, and writes its audit log.
+const request = async (method, path, body) => {
+  const options = { method, headers: { accept: "application/json" } };
+  if (body !== undefined) {
+    options.headers["content-type"] = "application/json";
+    options.body = JSON.stringify(body);
+  }
+  let response;
+  try {
+    response = await fetch(`${forms().dataset.api}${path}`, options);
+  } catch {
+    throw new Refused("there was no response. Look at the task before you try again.");
+  }
+  const text = await response.text();
+  if (response.ok) return text ? JSON.parse(text) : null;
+
+  let detail = text;
+  try {
+    detail = JSON.parse(text).detail;
+  } catch {
+    // a gateway's own page
+  }
+  if (typeof detail !== "string") detail = JSON.stringify(detail);
+  let why = `Airflow responded ${response.status}: ${detail.slice(0, 300)}`;
+  if (response.status === 403) {
+    why += "\nThis takes the right to edit task instances of this DAG (the roles User, Op and Admin).";
+  }
+  const refused = new Refused(why);
+  refused.status = response.status;
+  throw refused;
+};
+
+const segment = encodeURIComponent;
+const place = () => {
+  const { run, task, index } = forms().dataset;
+  const path = `dagRuns/${segment(run)}/taskInstances/${segment(task)}`;
+  return { run, task, index: Number(index), path };
+};
+
+const entryPath = (key) => {
+  const { path, index } = place();
+  // The slashes of a key are part of the path.
+  return `${path}/state-store/${key.split("/").map(segment).join("/")}?map_index=${index}`;
+};
+
+// Exactly this task instance and what is downstream of it.
+const clear = (isTrial) => {
+  const { run, task, index } = place();
+  const body = {
+    dry_run: isTrial,
+    dag_run_id: run,
+    task_ids: [index < 0 ? task : [task, index]],
+    only_failed: false,
+    include_downstream: true,
+    reset_dag_runs: true,
+    prevent_running_task: true,
+  };
+  if ("keepsState" in forms().dataset) body.keep_task_state = true;
+  return request("POST", "clearTaskInstances", body);
+};
+
+const mark = (state) => {
+  const { path, index } = place();
+  const mapped = index < 0 ? "" : `/${index}`;
+  return request("PATCH", `${path}${mapped}`, { new_state: state });
+};
+
+const giveResult = async (value) => {
+  const { path, index } = place();
+  const entry = { value, map_index: index };
+  try {
+    await request("POST", `${path}/xcomEntries`, { key: "result", ...entry });
+  } catch (error) {
+    if (error.status !== 409) throw error; // it is there
+    await request("PATCH", `${path}/xcomEntries/result`, entry);
+  }
+};
+
+const fault = (text) => {
+  throw new Refused(text);
+};
+
+// The run of a field, as the task checks it; null if the field is empty.
+const runOf = (field) => {
+  const { key, name } = field.dataset;
+  const runId = field.querySelector("[name=run_id]").value.trim();
+  const runLink = field.querySelector("[name=run_link]").value.trim();
+  const whose = name ? ` of ${name}` : "";
+  if (!runId && !runLink) return null;
+  if (!runId) fault(`Run ID${whose}: enter the id of the run, as the application shows it.`);
+  if (/^".*"$/.test(runId)) fault(`Run ID${whose}: enter it without quotes.`);
+
+  const only = JSON.parse(field.dataset.only);
+  const never = JSON.parse(field.dataset.never);
+  if (never.includes(runId)) {
+    fault(`Run ID${whose}: ${runId} was told to stop, or is that of an earlier start.`);
+  }
+  if (only.length && !only.includes(runId)) {
+    fault(`Run ID${whose}: the run of the last start is ${only.join(" or ")}, not ${runId}.`);
+  }
+  if (runLink && !/^https?:\/\/[^/]/i.test(runLink)) {
+    fault(`Link${whose}: expected a URL that begins with https:// or http://.`);
+  }
+  const value = runLink ? { run_id: runId, run_link: runLink } : runId;
+  return { key, name, runId, value };
+};
+
+const runsOf = (form) => {
+  const fields = [...form.querySelectorAll("[data-key]")];
+  const runs = fields.map(runOf).filter(Boolean);
+  if (fields.length && !runs.length) fault("Run ID: enter the id of the run, as the application shows it.");
+  return runs;
+};
+
+const resultOf = (form) => {
+  const text = form.querySelector("[name=result]")?.value.trim();
+  if (!text) return undefined;
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    return fault(`Result: expected JSON, such as {"rows": 3}. ${error.message}`);
+  }
+};
+
+const names = (runs) =>
+  runs.map(({ name, runId }) => `run ${runId}${name ? ` for ${name}` : ""}`).join(", ");
+
+const filled = (text, runs, result) =>
+  text
+    .replace("{runs}", () => names(runs))
+    .replace("{result}", result === undefined ? "" : ", with this result");
+
+const clearedToo = (tasks) => {
+  const others = tasks.total_entries - 1;
+  if (others < 1) return "";
+  return others === 1 ? " and 1 task instance downstream" : ` and ${others} task instances downstream`;
+};
+
+const isClear = (form) => ["continue", "start"].includes(form.dataset.kind);
+
+// Check what is filled in, and say in a sentence what will happen.
+const ask = async (form) => {
+  const runs = runsOf(form);
+  const result = resultOf(form);
+  let text = filled(form.dataset.question, runs, result);
+  const fields = form.querySelectorAll("[data-key]").length;
+  if (fields > runs.length) text += " It starts the runs of the other names again.";
+  if (isClear(form)) text += ` Clears this task${clearedToo(await clear(true))}.`;
+  return text;
+};
+
+// Do it, in the order that loses nothing. What is done by then, `done` lists.
+const act = async (form, done) => {
+  const { kind } = form.dataset;
+  const runs = runsOf(form);
+  const result = resultOf(form);
+
+  for (const key of JSON.parse(form.dataset.forgotten)) {
+    await request("DELETE", entryPath(key));
+    done.push("The run that was given to the task is withdrawn.");
+  }
+  for (const run of runs) {
+    await request("PUT", entryPath(run.key), { value: run.value, expires_at: null });
+    done.push(`${names([run])[0].toUpperCase()}${names([run]).slice(1)} is given to the task.`);
+  }
+  if (result !== undefined) {
+    await giveResult(result);
+    done.push("The result is stored as the XCom result.");
+  }
+
+  const text = filled(form.dataset.done, runs, result);
+  if (kind === "succeed") await mark("success");
+  if (kind === "fail") await mark("failed");
+  if (!isClear(form)) return text;
+  const cleared = await clear(false);
+  return `${text} This task${clearedToo(cleared)} was cleared.`;
+};
+
+const report = (text, isFailure = false) => {
+  const shown = byId("report");
+  shown.textContent = text;
+  shown.classList.toggle("failed", isFailure);
+  shown.hidden = false;
+};
+
+const redraw = async () => {
+  try {
+    draw(await fetchPage(), true);
+  } catch {
+    // the next refresh does
+  }
+};
+
+const checkUnchanged = async () => {
+  const { seen } = byId("actions").dataset;
+  const page = await fetchPage();
+  if (page.getElementById("actions")?.dataset.seen !== seen) {
+    throw new Changed("the task has changed meanwhile. Nothing was sent: look at it again.");
+  }
+};
+
+const confirmed = async (form) => {
+  const done = [];
+  try {
+    await checkUnchanged();
+    report(await act(form, done));
+  } catch (error) {
+    const rest = done.length ? "But the rest failed" : "It failed";
+    report([...done, `${rest}: ${error.message}`].join("\n"), true);
+    if (!done.length && !(error instanceof Changed)) {
+      show(form, "fields");
+      return;
+    }
+  }
+  await redraw();
+};
+
+const show = (form, part) => {
+  for (const button of forms().querySelectorAll("form > button")) button.disabled = part === "ask";
+  form.querySelector("form > button").hidden = part === "ask";
+  form.querySelector(".ask").hidden = part !== "ask";
+  form.querySelector(".fault").hidden = part !== "fault";
+};
+
+// Do one thing at a time, and let no refresh take the form away meanwhile.
+const acting = async (work) => {
+  if (isActing) return;
+  isActing = true;
+  try {
+    await work();
+  } finally {
+    isActing = false;
+  }
+};
+
+addEventListener("submit", (event) => {
+  const form = event.target;
+  if (!form.dataset.kind) return;
+  event.preventDefault();
+  if (!form.querySelector(".ask").hidden) return;
+  acting(async () => {
+    byId("report").hidden = true;
+    try {
+      form.querySelector(".ask p").textContent = await ask(form);
+      show(form, "ask");
+      form.querySelector(".yes").focus();
+    } catch (error) {
+      form.querySelector(".fault").textContent = error.message;
+      show(form, "fault");
+    }
+  });
+});
+
+// What was asked was about what was filled in before.
+addEventListener("input", (event) => {
+  const form = event.target.closest("form[data-kind]");
+  if (form) show(form, "fields");
+});
+
+addEventListener("click", (event) => {
+  const form = event.target.closest("form[data-kind]");
+  if (!form) return;
+  if (event.target.matches(".no")) show(form, "fields");
+  if (event.target.matches(".yes")) acting(() => confirmed(form));
+});
+
+addEventListener("DOMContentLoaded", () => {
+  showTimes();
+  offer();
+});
+setTimeout(refresh, REFRESH_AFTER);

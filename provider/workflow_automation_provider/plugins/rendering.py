@@ -1,0 +1,119 @@
+"""
+The page's HTML: ``page.html`` is its template, ``page.css`` its style, ``page.js`` its script.
+
+Whatever comes from a run or a person is escaped, cut, and shown without invisible characters. The
+content security policy allows the style and the script of these files, and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fastapi.responses import HTMLResponse, Response
+from jinja2 import Environment
+from markupsafe import Markup
+
+from workflow_automation_provider.client.checks import browser_link
+from workflow_automation_provider.execution.errors import printable, without_escape_codes
+from workflow_automation_provider.plugins.conversation import State
+
+ONE_LINE = 100
+"""Up to how many characters a value is shown in one line."""
+
+_UNITS = (("day", "days", 86400), ("h", "h", 3600), ("min", "min", 60))
+
+
+def shown(text: object, limit: int = 300) -> str:
+    """
+    Return any value as text, cut, without characters that hide or reverse others.
+
+    JSON is in one line, unless it is long. Jinja escapes the text.
+    """
+    if isinstance(text, str):
+        whole = without_escape_codes(text)
+    else:
+        whole = json.dumps(text, ensure_ascii=False)
+    if not isinstance(text, str) and len(whole) > ONE_LINE:
+        whole = json.dumps(text, indent=2, ensure_ascii=False)
+    if len(whole) > limit:
+        whole = f"{whole[: limit - 1]}…"
+    if whole.isprintable():
+        return whole
+    return "\n".join(printable(line) for line in whole.splitlines())
+
+
+def duration(time: timedelta) -> str:
+    """Return a duration as text, in its largest unit."""
+    seconds = time.total_seconds()
+    for unit, plural, length in _UNITS:
+        # Two of them, or just one: "90 min", but "1 day" for what is left of a fresh one.
+        is_several = seconds >= 1.95 * length
+        is_one = abs(seconds - length) <= 0.05 * length
+        if is_several or is_one:
+            count = round(seconds / length)
+            return f"{count} {plural if count > 1 else unit}"
+    return f"{max(0, int(seconds))} s"
+
+
+def _web(link: object) -> str:
+    """Return a link as a browser opens it, empty if there is none."""
+    try:
+        return browser_link(link)
+    except ValueError:
+        return ""
+
+
+def _source(name: str) -> str:
+    return Path(__file__).with_name(name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+_STYLE = _source("page.css")
+_SCRIPT = _source("page.js")
+
+_ENVIRONMENT = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+_ENVIRONMENT.filters |= {"shown": shown, "web": _web, "duration": duration}
+_ENVIRONMENT.filters["segment"] = partial(quote, safe="")  # of a path
+_TEMPLATE = _ENVIRONMENT.from_string(
+    _source("page.html"),
+    {
+        "State": State,
+        "ONE_LINE": ONE_LINE,
+        "style": Markup(_STYLE),  # noqa: S704
+        "script": Markup(_SCRIPT),  # noqa: S704
+    },
+)
+
+HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": (
+        f"default-src 'none'; style-src {_hash(_STYLE)}; script-src {_hash(_SCRIPT)}; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
+    ),
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+}
+"""Headers of every response: they allow the page's own style and script, and nothing else."""
+
+
+def response(status: int = HTTPStatus.OK, **values: Any) -> Response:
+    """
+    Return the page as a response.
+
+    :param values: the variables of the template
+    """
+    page = _TEMPLATE.render(now=datetime.now(UTC), **values)
+    # Half of a surrogate pair, which JSON can have, is no text.
+    return HTMLResponse(page.encode(errors="replace"), status, headers=HEADERS)
