@@ -14,6 +14,23 @@ const chooseTheme = () => {
 chooseTheme();
 addEventListener("storage", chooseTheme);
 
+// In Airflow's frame, the background is that of Airflow's own page, whatever its theme.
+const matchBackground = () => {
+  const { documentElement, body } = parent.document;
+  const colors = [body, documentElement].map((part) => getComputedStyle(part).backgroundColor);
+  const color = colors.find((one) => one !== "rgba(0, 0, 0, 0)");
+  if (color) document.documentElement.style.setProperty("--back", color);
+};
+if (parent !== window) {
+  matchBackground();
+  // At once, and when Airflow's colors no longer move.
+  const changes = new MutationObserver(() => {
+    matchBackground();
+    setTimeout(matchBackground, 500);
+  });
+  changes.observe(parent.document.documentElement, { attributes: true });
+}
+
 const timeZone = () => {
   const chosen = (localStorage.getItem("timezone") || "").replaceAll('"', "");
   try {
