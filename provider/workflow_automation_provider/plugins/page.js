@@ -291,7 +291,9 @@ const act = async (form, done) => {
   const runs = runsOf(form);
   const result = resultOf(form);
 
+  const keys = runs.map((run) => run.key);
   for (const key of JSON.parse(form.dataset.forgotten)) {
+    if (keys.includes(key)) continue; // it is written below
     await request("DELETE", entryPath(key));
     done.push("The run that was given to the task is withdrawn.");
   }

@@ -601,7 +601,7 @@ class TestTab:
         [
             ("failed", None, ["If none was started", "set workflow_automation_run to"]),
             ("failed", "run", ['to "1001" (with quotes)']),
-            ("failed", "unidentified", ["If one was started", "It is not JSON."]),
+            ("failed", "unidentified", ["and it is not known which", "It is not JSON."]),
             ("failed", "nothing", ["No run was started"]),
             ("success", "run", ["A Clear starts another run"]),
             ("awaiting_input", "run", ["ends once the run calls", "mark the task as success"]),
