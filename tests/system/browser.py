@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, FrameLocator, Locator, Page
 
 WIDTH, HEIGHT = 1280, 900
-TIMEOUT = 20_000
+TIMEOUT = 180_000
 
 # A toast goes after some seconds: what it says is kept as soon as it is there.
 _LISTEN = """() => {

@@ -186,8 +186,8 @@ def of(dag_id: str, run_id: str) -> str:
     return f"dag_id={dag_id}&run_id={run_id}&task_id=trigger"
 
 
-def background(frame: FrameLocator) -> str:
-    return str(frame.locator("body").evaluate("body => getComputedStyle(body).backgroundColor"))
+def background(page: Page) -> str:
+    return str(page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor"))
 
 
 def has_sideways_scroll(frame: FrameLocator) -> bool:
@@ -271,10 +271,13 @@ def test_themes(ui: AirflowUi) -> None:
     for theme in ("light", "dark"):
         set_theme(ui.page, theme)
         expect(frame.locator("html")).to_have_attribute("data-theme", theme)
-        found.append(background(frame))
-    assert found == ["rgb(255, 255, 255)", "rgb(17, 17, 17)"]
-    ui.page.reload()
-    expect(frame.locator("html")).to_have_attribute("data-theme", "dark")
+        ui.page.reload()
+        expect(frame.locator("html")).to_have_attribute("data-theme", theme)
+        of_airflow = background(ui.page)
+        expect(frame.locator("body")).to_have_css("background-color", of_airflow)
+        found.append(of_airflow)
+    assert found[0] == "rgb(255, 255, 255)"
+    assert found[1] != found[0]
     set_theme(ui.page, "light")
 
 

@@ -91,7 +91,7 @@ class Form:
     :param done: what has happened, once it has
     :param fields: the runs to continue with
     :param takes_result: whether the flow's result can be given
-    :param forgotten: keys of entries that are deleted first
+    :param forgotten: keys of entries that are deleted first, unless a field names another run
     """
 
     kind: Kind
@@ -173,6 +173,10 @@ def _of_failed(run: Conversation) -> Advice:
         return Advice(what, f"If the task is to continue with it, {how}")
 
     what = f"A run may have been started when the request was sent: {_LOOK_FOR}"
+    if run.is_unidentified:
+        what = (
+            f"A run was started when the request was sent, and it is not known which: {_LOOK_FOR}"
+        )
     if not run.adoptable.is_possible:
         return Advice(what, "If it did the work, mark the task as success. If not, clear the task.")
     how = how_to_enter(name=run.name)
@@ -257,6 +261,7 @@ def _continue(runs: Sequence[Conversation]) -> Form:
         question="The task continues with {runs}.",
         done="The task was given {runs}.",
         fields=fields,
+        forgotten=_given_keys(runs),
     )
 
 
@@ -266,6 +271,11 @@ def _known_id(run: Conversation) -> str:
         if run_id and run.adoptable.takes(str(run_id)):
             return str(run_id)
     return ""
+
+
+def _given_keys(runs: Sequence[Conversation]) -> list[str]:
+    """Return the keys of the runs that a person has given the task before."""
+    return [adopted_key(run.name) for run in runs if run.given]
 
 
 def _start(runs: Sequence[Conversation]) -> Form:
@@ -292,7 +302,7 @@ def _start(runs: Sequence[Conversation]) -> Form:
         label=label,
         question=question,
         done="The task starts its run." if is_first else "The task starts another run.",
-        forgotten=[adopted_key(run.name) for run in runs if run.given],
+        forgotten=_given_keys(runs),
     )
 
 

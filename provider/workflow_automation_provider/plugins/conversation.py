@@ -101,6 +101,7 @@ class Conversation:
     :param is_last: whether it is the last start of its name
     :param is_current: whether it also counts: since then, the task was neither cleared nor made
         again
+    :param is_unidentified: whether a run was started, and it is not known which
     :param adoptable: the runs that the task can continue with
     :param given: the run that a person has given the task, and which it has not yet continued with
     :param end: how the run ended, as it reported; empty if it has not
@@ -122,6 +123,7 @@ class Conversation:
     conn_id: Any = None
     run_id: Any = None
     run_link: Any = None
+    is_unidentified: bool = False
     adoptable: Adoptable = NOT_ADOPTABLE
     given: str | None = None
     end: str = ""
@@ -345,6 +347,7 @@ def _fill_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str
     known = start.run or response or {}
     run.flow = start.flow_id or known.get("flow_id")
     run.conn_id = start.conn_id
+    run.is_unidentified = facts.outcome is not None and facts.outcome.kind == "unidentified"
     run.run_id = reports.run_id or known.get("run_id")
     run.run_link = (reports.claim and reports.claim.run_link) or known.get("run_link")
     # Only to be sure that none shows a token.

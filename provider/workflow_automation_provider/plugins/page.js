@@ -14,6 +14,23 @@ const chooseTheme = () => {
 chooseTheme();
 addEventListener("storage", chooseTheme);
 
+// In Airflow's frame, the background is that of Airflow's own page, whatever its theme.
+const matchBackground = () => {
+  const { documentElement, body } = parent.document;
+  const colors = [body, documentElement].map((part) => getComputedStyle(part).backgroundColor);
+  const color = colors.find((one) => one !== "rgba(0, 0, 0, 0)");
+  if (color) document.documentElement.style.setProperty("--back", color);
+};
+if (parent !== window) {
+  matchBackground();
+  // At once, and when Airflow's colors no longer move.
+  const changes = new MutationObserver(() => {
+    matchBackground();
+    setTimeout(matchBackground, 500);
+  });
+  changes.observe(parent.document.documentElement, { attributes: true });
+}
+
 const timeZone = () => {
   const chosen = (localStorage.getItem("timezone") || "").replaceAll('"', "");
   try {
@@ -274,7 +291,9 @@ const act = async (form, done) => {
   const runs = runsOf(form);
   const result = resultOf(form);
 
+  const keys = runs.map((run) => run.key);
   for (const key of JSON.parse(form.dataset.forgotten)) {
+    if (keys.includes(key)) continue; // it is written below
     await request("DELETE", entryPath(key));
     done.push("The run that was given to the task is withdrawn.");
   }

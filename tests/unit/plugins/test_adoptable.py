@@ -69,7 +69,6 @@ def test_one_is_possible_only_if_there_is_one(starts):
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_none_where_an_entry_cannot_be_read(place):
-    starts: list[Facts | None]
-    starts = [Facts(Start(1, 0, AT, 0, token="a")), Facts(Start(1, 1, AT, 0, token="b"))]
+    starts: list[Facts | None] = [Facts(Start(1, n, AT, 0, token="a")) for n in range(2)]
     starts[place] = None
     assert not adoptable(starts).is_possible

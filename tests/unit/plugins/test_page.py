@@ -507,6 +507,23 @@ class TestList:
         assert marks[:2] == [1, 0]
         assert ["silent" in row for row in rows] == [True, True, False, False]
 
+    def test_rows_can_be_told_apart(self, dag, listed):
+        """By what one searches the service's list by, too."""
+        tasks = [Task(dag, task_id="mapped", map_index=index) for index in range(2)]
+        tasks[0].change(_rendered_map_index="Ada")
+        times = [one.get("datetime") for one in listed().all("time")]
+        assert tasks[0].start.at.isoformat() in times
+        rows = listed().rows[1:]
+        assert [sum(task.run_id in row for row in rows) for task in tasks] == [1, 1]
+        assert ["|Ada|" in row for row in rows].count(True) == 1
+        assert len(listed(q=tasks[1].run_id).rows) == 2
+
+    def test_column_that_no_row_fills(self, dag, listed):
+        Task(dag)
+        assert listed().rows[0] == "State|Sent|Flow|Task|"
+        Task(dag).outcome().say("a").park()
+        assert listed().rows[0] == "State|Sent|Flow|Run|Task|Last message|Wait|"
+
     def test_filter_and_search(self, dag, other_dag, listed):
         tasks = {
             "a": Task(dag).outcome(),
@@ -585,7 +602,7 @@ class TestTab:
         [
             ("failed", None, ["If none was started", "set workflow_automation_run to"]),
             ("failed", "run", ['to "1001" (with quotes)']),
-            ("failed", "unidentified", ["If one was started", "It is not JSON."]),
+            ("failed", "unidentified", ["and it is not known which", "It is not JSON."]),
             ("failed", "nothing", ["No run was started"]),
             ("success", "run", ["A Clear starts another run"]),
             ("awaiting_input", "run", ["ends once the run calls", "mark the task as success"]),
