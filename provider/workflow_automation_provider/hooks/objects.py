@@ -10,6 +10,7 @@ object.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -96,7 +97,7 @@ class Store:
 
     def find(self, path: str) -> list[Found]:
         """Return what a glob names, by key."""
-        listing = Glob.of_keys(path)
+        listing = self._glob_of(path)
         infos = self._list(listing)
         if path in infos:  # a key may look like a glob
             return [self._found(path, None, listing, infos[path])]
@@ -104,7 +105,7 @@ class Store:
 
     def find_below(self, path: str) -> list[Found]:
         """Return what is below a prefix, in which there may be wildcards, by key."""
-        listing = Glob.of_keys(f"{path.rstrip('/')}/**")
+        listing = self._glob_of(f"{path.rstrip('/')}/**")
         infos = self._list(listing)
         literal = Glob.of_prefix(path)
         if any(key.startswith(literal.root) for key in infos):  # a folder may look like a glob
@@ -148,6 +149,13 @@ class Store:
             if fingerprint_of(info) != file.fingerprint():
                 raise changed(file, "changed")
 
+    def _glob_of(self, path: str) -> Glob:
+        """Parse a glob. In a file system, unlike among keys, several slashes count as one."""
+        glob = Glob.of_keys(path)
+        if self.is_cloud or not glob.root:
+            return glob
+        return dataclasses.replace(glob, root=f"{glob.root.rstrip('/')}/")
+
     def _matching(self, glob: Glob, infos: dict[str, Info], listing: Glob) -> list[Found]:
         """
         Return the objects of a listing that match a glob.
@@ -176,6 +184,10 @@ class Store:
 
         :param prefix: what the paths below its root begin with
         """
+        # Of a root that ends in several slashes, the store would leave out the last ones.
+        slashes = glob.root.removeprefix(glob.folder)[1:]
+        prefix = f"{slashes}{prefix}"
+
         # Cloud stores list any depth at once.
         is_one_folder = glob.depth == 1 and not prefix
         if not self.is_cloud or is_one_folder:

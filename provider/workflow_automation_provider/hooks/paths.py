@@ -77,8 +77,8 @@ class Glob:
 
     @property
     def folder(self) -> str:
-        """The folder to list: the root without its slash."""
-        return self.root[:-1] or self.root
+        """The folder to list: the root without slashes at its end, which stores leave out."""
+        return self.root.rstrip("/") or self.root
 
     @property
     def depth(self) -> float:

@@ -341,7 +341,7 @@ def _fill_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str
 
     run.at = start.at.astimezone(UTC)
     run.is_current = run.is_current and start.max_tries == run.row.max_tries
-    state = _state(run, facts)
+    state = _state(run, found)
 
     response = facts.outcome and facts.outcome.run
     known = start.run or response or {}
@@ -419,12 +419,14 @@ def _part(value: Any) -> float | None:
     return None
 
 
-def _state(run: Conversation, facts: Facts) -> State:
-    start, outcome, reports, row = facts.start, facts.outcome, facts.reports, run.row
+def _state(run: Conversation, found: _Entries) -> State:
+    facts, row = found.facts, run.row
+    start, outcome, reports = facts.start, facts.outcome, facts.reports
     if reports.stopped:
         return State.STOPPED
 
-    names_run = outcome is not None and outcome.kind == "run" and not facts.is_revoked
+    is_revoked = found.revoked_at is not None
+    names_run = outcome is not None and outcome.kind == "run" and not is_revoked
     has_begun = reports.claim is not None or reports.end is not None
     # An end that came after the task had failed in doubt is kept, but the task does not have it.
     is_late = False
@@ -440,7 +442,7 @@ def _state(run: Conversation, facts: Facts) -> State:
     is_of_this_try = run.is_current and start.try_number == row.try_number
     if not outcome and is_of_this_try and row.state == TaskInstanceState.RUNNING:
         return State.STARTING
-    is_idle = facts.started_nothing and not facts.start.earlier
+    is_idle = facts.started_nothing and not start.earlier
     return State.IDLE if is_idle else State.DOUBT
 
 

@@ -117,6 +117,12 @@ class TestRequests:
         upload("p/")
         assert len(service.uploads) == 1
 
+    @pytest.mark.parametrize("path", ["p//*", "p//**", "p//a*"])
+    def test_each_slash_of_a_key_counts(self, service, upload, bucket, proxy, path):
+        bucket.put(p____a=b"1", p__a=b"22", p__b=b"33")
+        upload(path)
+        assert sent(service) == [("a", sha256(b"1"))]
+
     def test_named_objects_are_looked_up_together(self, service, hook, run_id, bucket, proxy):
         names = [f"n{number}" for number in range(8)]
         bucket.put(**{name: name.encode() for name in names})

@@ -335,6 +335,13 @@ class TestStates:
         assert words in tab(task).text
         assert ("1001" in row(task)) == (outcome == "run" or "claim" in words)
 
+    def test_an_end_that_came_after_the_task_had_failed_in_doubt(self, dag, row):
+        """Its token was revoked, and the outcome was written late: the task does not have it."""
+        task = Task(dag, state="failed").outcome()
+        task.revoke()
+        task.speak(end=End(ago(5), "success", "1001"))
+        assert row(task).startswith("in doubt|")
+
     def test_waiting(self, dag, row, listed):
         task = Task(dag).outcome().say("Half done").park()
         assert "|Half done|50 %|2 min ago|1 day left|" in row(task)

@@ -290,16 +290,32 @@ _Kind = TypeVar("_Kind", Outcome, Revoked, RunReports, LastMessage)
 
 _IN_KEY = ("try_number", "number")
 
+# A text with half of a surrogate pair, in place of a name or a time, is not a ValidationError.
+_DAMAGE = (msgspec.ValidationError, UnicodeEncodeError)
+
 
 def entry_of(what: Entry) -> dict[str, Any]:
     """Return the entry to store, as JSON values: without defaults, and without what its key has."""
-    fields = msgspec.to_builtins(what)
+    fields = msgspec.to_builtins(what, enc_hook=_plain)
     if isinstance(what, Start):
         for name in _IN_KEY:
             del fields[name]
 
     entry: dict[str, Any] = json.loads(json.dumps(fields))
     return entry
+
+
+def _plain(value: object) -> str:
+    """
+    Return a text or a time of a derived class as plain text, such as a flow_id of NumPy's.
+
+    :raises NotImplementedError: if it is neither: msgspec then reports its class
+    """
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise NotImplementedError
 
 
 def read_start(place: tuple[int, int], value: object, *, name: str | None = None) -> Start:
@@ -317,7 +333,7 @@ def read_start(place: tuple[int, int], value: object, *, name: str | None = None
         fields = {**value, "try_number": try_number, "number": number}
     try:
         return msgspec.convert(fields, Start)
-    except msgspec.ValidationError:
+    except _DAMAGE:
         raise _damaged(start_key(place, name)) from None
 
 
@@ -330,7 +346,7 @@ def read_entry(kind: type[_Kind], key: str, value: object) -> _Kind:
     """
     try:
         return msgspec.convert(value, kind)
-    except msgspec.ValidationError:
+    except _DAMAGE:
         raise _damaged(key) from None
 
 
@@ -355,7 +371,7 @@ def read_message(value: object) -> LastMessage:
     """
     try:
         return msgspec.convert(value, LastMessage)
-    except msgspec.ValidationError:
+    except _DAMAGE:
         return LastMessage()
 
 
