@@ -24,11 +24,12 @@ from workflow_automation_provider.taskflow import trigger_flow_once
 from workflow_automation_provider.testing import Callback, Fault, Faults, pytest_plugin
 from workflow_automation_provider.testing.faults import KINDS
 
-BATCH, CALLBACKS, CONNECTION, FAILS, PROMISES, TASKFLOW, TESTING = (
+BATCH, CALLBACKS, COMPARISON, CONNECTION, FAILS, PROMISES, TASKFLOW, TESTING = (
     ROOT / "docs" / f"{name}.md"
     for name in (
         "batch",
         "callbacks",
+        "comparison",
         "connection",
         "if-it-fails",
         "promises",
@@ -150,6 +151,12 @@ def test_the_options_of_a_callback():
             assert default == (
                 f"{fields[name]:.0f}" if isinstance(fields[name], float) else str(fields[name])
             )
+
+
+def test_the_readmes_row_is_that_of_the_comparison():
+    (row,) = table(ROOT / "README.md", "| `TriggerFlowOperator`")
+    compared = {name: cells for name, *cells in table(COMPARISON, "| `TriggerFlowOperator`")}
+    assert row[1:] == compared[row[0]][:3]
 
 
 FIXTURES = [name for name in pytest_plugin.__all__ if name.startswith("workflow_automation_")]
