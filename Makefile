@@ -1,5 +1,5 @@
 # Everything runs in a virtual environment inside the project folder, made when first needed.
-#   AIRFLOW=3.1 | 3.2 | 3.3 | 3.4    the Airflow to use; 3.4 is the newest pre-release
+#   AIRFLOW=3.1 | 3.2 | 3.3 | 3.4    the Airflow to use; 3.4 is its last beta
 #   PYTHON=/path/to/python           the Python to make the environment with
 AIRFLOW ?= 3.3
 PYTHON ?=
@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## List the targets
 	@awk -F ': .*## ' '/^[a-z -]+: .*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "AIRFLOW=3.1, 3.2, 3.3 (default) or 3.4 (pre-release) chooses the Airflow, PYTHON=… the Python; give them each time."
+	@echo "AIRFLOW=3.1, 3.2, 3.3 (default) or 3.4 (its last beta) chooses the Airflow, PYTHON=… the Python; give them each time."
 
 setup: $(STAMP) ## Make the virtual environment (all others do so when needed)
 	@echo "$(VENV) is ready: Airflow $(AIRFLOW) on $$($(VENV)/bin/python --version)"

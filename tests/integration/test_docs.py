@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import textwrap
+from datetime import UTC, datetime
 from importlib.metadata import metadata
 from types import SimpleNamespace
 
@@ -44,6 +45,7 @@ PYTHON: dict[str, list[tuple[int, int] | None]] = {
     "README.md First DAGs": [(1, 0), None, (1, 1)],
     "batch.md Only the items that failed": [None],
     "batch.md Result": [(2, 2)],
+    "cookbook.md Yesterday's date, and the result of an asset event": [None],
     "hook.md WorkflowAutomationHook": [(1, 1)],
     "if-it-fails.md Errors in code": [None],
     "trigger.md Pass on the result": [(2, 0), None],
@@ -181,6 +183,18 @@ def test_the_readmes_dag_that_waits_passes_a_field_on(run_block):
     export, publish = run_block(BLOCKS["README.md First DAGs"][1], logical_date=None)
     assert export.inputs["region"] == "north"
     assert (publish.flow_id, publish.inputs) == ("PUBLISH", {"rows": 3})
+
+
+def test_yesterday_and_the_result_of_an_asset_event(run_dag, run_block):
+    caused = run_dag("""
+        with DAG("report", schedule=None):
+            TriggerFlowOperator(
+                task_id="trigger", wait_for_completion=True, outlets=[Asset("report")]
+            )
+    """)
+    (text,) = BLOCKS["cookbook.md Yesterday's date, and the result of an asset event"]
+    (run,) = run_block(text, cause=caused, logical_date=datetime(2026, 3, 1, tzinfo=UTC))
+    assert run.inputs == {"yesterday": "2026-02-28", "rows": "3"}
 
 
 def test_only_the_items_that_failed(run_block, data):
