@@ -18,7 +18,7 @@ KEY := $(CURDIR) $(PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-crash coverage test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait bench-page model mutants fuzz soak system-test docs lint lint-style lint-types lint-layers hooks demo ui constraints dist clean FORCE
+.PHONY: help setup test test-crash coverage test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait bench-page model mutants fuzz soak system-test docs lint lint-style lint-types lint-layers hooks demo ui constraints dist sbom clean FORCE
 
 help: ## List the targets
 	@awk -F ': .*## ' '/^[a-z -]+: .*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -127,8 +127,11 @@ constraints: $(STAMP) ## Renew constraints/
 dist: $(VENV)/dist ## Build the wheel and the source distribution into dist/, and check them
 	@sh scripts/dist.sh $(VENV)
 
+sbom: $(VENV)/dist ## Write sbom.cdx.json: the packages that the wheel is installed with, in CycloneDX
+	@sh scripts/sbom.sh $(VENV) $(AIRFLOW)
+
 clean: ## Remove all that make has made
-	rm -rf .venv .venv-* .airflow .mutants dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis docs/_build
+	rm -rf .venv .venv-* .airflow .mutants dist sbom.cdx.json .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis docs/_build
 
 # What a few targets need beside the rest: groups of pyproject.toml, those of the first line with constraints of their own.
 $(VENV)/mutants $(VENV)/docs $(VENV)/dist: PINS = $(@F)

@@ -54,6 +54,7 @@ include_patterns = [
     "SECURITY.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "CODE_OF_CONDUCT.md",
 ]
 # No other folder is searched.
 exclude_patterns = [

@@ -22,5 +22,7 @@ done
 "$venv/bin/python" -m check_wheel_contents dist/*.whl
 # All of its 10 points but those for an author and a URL of the project.
 "$venv/bin/python" -m pyroma --min 7 dist/*.tar.gz
+# The workflows that build and publish them.
+"$venv/bin/zizmor" --offline --no-progress --quiet --strict-collection --persona pedantic .github
 sha256sum dist/*.whl dist/*.tar.gz
 echo "Built twice, with the same bytes."
