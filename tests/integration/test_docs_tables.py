@@ -21,6 +21,7 @@ from workflow_automation_provider.exceptions import Accepted, RunFailedError
 from workflow_automation_provider.execution.batch.record import ItemStatus
 from workflow_automation_provider.execution.batch.source import MAX_KEY, MAX_LINE
 from workflow_automation_provider.execution.callbacks.report import MAX_BODY, MAX_RUN_ID
+from workflow_automation_provider.execution.retry import MAX_RESCHEDULES
 from workflow_automation_provider.lineage import MAX_INPUTS
 from workflow_automation_provider.notifications.flows import FlowNotifier
 from workflow_automation_provider.operators import batch
@@ -180,6 +181,11 @@ def test_the_limits_are_those_of_the_code():
     text = (ROOT / "docs" / "production.md").read_text().partition("| What | At most |")[2]
     for name, limit in limits.items():
         assert re.search(rf"^\| {re.escape(name)}.* \| {limit}\b", text, re.MULTILINE), name
+
+
+def test_how_often_the_service_may_put_a_task_off():
+    text = (ROOT / "docs" / "timeouts.md").read_text()
+    assert re.findall(r"up to (\d+) times", text) == [str(MAX_RESCHEDULES)]
 
 
 def test_the_readmes_row_is_that_of_the_comparison():

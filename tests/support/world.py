@@ -167,7 +167,7 @@ class World:
     def until_end(self, at: Script | None = None) -> Process:
         """Execute tries until the task has ended, or is parked."""
         process = self.try_(at)
-        while self.state == "up_for_retry":
+        while self.state in ("up_for_retry", "up_for_reschedule"):
             process = self.try_()
         return process
 
