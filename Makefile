@@ -1,5 +1,5 @@
 # Everything runs in a virtual environment inside the project folder, made when first needed.
-#   AIRFLOW=3.1 | 3.2 | 3.3 | 3.4    the Airflow to use; 3.4 is the newest pre-release
+#   AIRFLOW=3.1 | 3.2 | 3.3 | 3.4    the Airflow to use; 3.4 is its last beta
 #   PYTHON=/path/to/python           the Python to make the environment with
 AIRFLOW ?= 3.3
 PYTHON ?=
@@ -18,12 +18,12 @@ KEY := $(CURDIR) $(PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-crash coverage test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait bench-page model mutants fuzz soak system-test docs lint lint-style lint-types lint-layers hooks demo ui constraints dist clean FORCE
+.PHONY: help setup test test-crash coverage test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait bench-page model mutants fuzz soak system-test docs lint lint-style lint-types lint-layers hooks demo ui constraints dist sbom clean FORCE
 
 help: ## List the targets
 	@awk -F ': .*## ' '/^[a-z -]+: .*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "AIRFLOW=3.1, 3.2, 3.3 (default) or 3.4 (pre-release) chooses the Airflow, PYTHON=… the Python; give them each time."
+	@echo "AIRFLOW=3.1, 3.2, 3.3 (default) or 3.4 (its last beta) chooses the Airflow, PYTHON=… the Python; give them each time."
 
 setup: $(STAMP) ## Make the virtual environment (all others do so when needed)
 	@echo "$(VENV) is ready: Airflow $(AIRFLOW) on $$($(VENV)/bin/python --version)"
@@ -127,8 +127,11 @@ constraints: $(STAMP) ## Renew constraints/
 dist: $(VENV)/dist ## Build the wheel and the source distribution into dist/, and check them
 	@sh scripts/dist.sh $(VENV)
 
+sbom: $(VENV)/dist ## Write sbom.cdx.json: the packages that the wheel is installed with, in CycloneDX
+	@sh scripts/sbom.sh $(VENV) $(AIRFLOW)
+
 clean: ## Remove all that make has made
-	rm -rf .venv .venv-* .airflow .mutants dist .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis docs/_build
+	rm -rf .venv .venv-* .airflow .mutants dist sbom.cdx.json .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis docs/_build
 
 # What a few targets need beside the rest: groups of pyproject.toml, those of the first line with constraints of their own.
 $(VENV)/mutants $(VENV)/docs $(VENV)/dist: PINS = $(@F)

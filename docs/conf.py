@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import sphinx.search
 from docutils import nodes
+from pygments.lexers.special import TextLexer
 from sphinx.addnodes import desc_parameter, pending_xref
 from sphinx.search.en import SearchEnglish
 from sphinx.transforms import SphinxTransform
@@ -53,6 +54,7 @@ include_patterns = [
     "SECURITY.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "CODE_OF_CONDUCT.md",
 ]
 # No other folder is searched.
 exclude_patterns = [
@@ -372,6 +374,8 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", add_navigation)
     app.connect("env-purge-doc", leave_out)
     app.connect("build-finished", search_numbers)
+    # A code host draws diagrams; the site shows their text.
+    app.add_lexer("mermaid", TextLexer)
     app.add_transform(NarrowTables)
     app.add_transform(WithoutSentinels)
     app.add_post_transform(Resolver)

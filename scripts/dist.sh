@@ -19,8 +19,13 @@ for file in dist/*.whl dist/*.tar.gz; do
     cmp "$file" "$again/$file"
 done
 "$venv/bin/python" -m twine check --strict dist/*.whl dist/*.tar.gz
-"$venv/bin/python" -m check_wheel_contents dist/*.whl
+# What the wheel is to have: the package, and the examples in it.
+package=$again/sources/provider/workflow_automation_provider
+cp -R "$again/sources/example_dags" "$package/example_dags"
+"$venv/bin/python" -m check_wheel_contents --no-config --package "$package" dist/*.whl
 # All of its 10 points but those for an author and a URL of the project.
 "$venv/bin/python" -m pyroma --min 7 dist/*.tar.gz
+# The workflows that build and publish them.
+"$venv/bin/zizmor" --offline --no-progress --quiet --strict-collection --persona pedantic .github
 sha256sum dist/*.whl dist/*.tar.gz
 echo "Built twice, with the same bytes."

@@ -35,6 +35,17 @@ _CONNECTION_TYPE = {
 }
 
 
+# As in the info of Airflow's own providers, a path in the repository.
+_GUIDES = ["trigger", "wait", "batch", "uploads", "taskflow", "notifier", "hook"]
+
+_INTEGRATION_ENTRY = {
+    "integration-name": _INTEGRATION,
+    "how-to-guide": [f"/docs/{guide}.md" for guide in _GUIDES],
+    "logo": "/docs/integration-logos/workflow-automation.svg",
+    "tags": ["service"],
+}
+
+
 def get_provider_info() -> dict[str, Any]:
     """Return the provider's metadata, following Airflow's ``provider_info.schema.json``."""
     return {
@@ -43,7 +54,7 @@ def get_provider_info() -> dict[str, Any]:
         "description": (
             "Trigger flows of the workflow automation service and upload files for their runs."
         ),
-        "integrations": [{"integration-name": _INTEGRATION, "tags": ["service"]}],
+        "integrations": [_INTEGRATION_ENTRY],
         "operators": [
             {
                 "integration-name": _INTEGRATION,
@@ -70,4 +81,13 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "notifications": ["workflow_automation_provider.notifications.flows.FlowNotifier"],
+        # Airflow loads it by its entry point; this tells of it.
+        "plugins": [
+            {
+                "name": "workflow_automation",
+                "plugin-class": (
+                    "workflow_automation_provider.plugins.airflow_plugin.WorkflowAutomationPlugin"
+                ),
+            }
+        ],
     }

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from airflow.sdk import RetryDecision
+
 from airflow_launcher.processes import alive, wait_for
 from airflow_rows import IS_3_4
 from case import Case, play
@@ -88,6 +90,9 @@ def test_retried_when_the_service_asks(case: Case) -> None:
     case.begin()
     case.end("success", runs=1)
     tries = case.api.tries(case.dag_id, case.run_id, "trigger")
+    if hasattr(RetryDecision, "reschedule"):
+        assert [one["try_number"] for one in tries] == [1], "Airflow 3.4 spends no retry"
+        return
     first, second = (
         datetime.fromisoformat(tries[n][date]) for n, date in ((0, "end_date"), (1, "start_date"))
     )

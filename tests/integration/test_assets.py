@@ -7,8 +7,13 @@ As docs/assets.md has it.
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from uuid import UUID
 
+import airflow.sdk.execution_time.macros
 import pytest
+from airflow.providers.openlineage.plugins.macros import lineage_parent_id
+from airflow.providers.openlineage.plugins.openlineage import OpenLineageProviderPlugin
 
 from code_blocks import read_code_blocks
 from doc_pages import ROOT
@@ -77,11 +82,24 @@ def test_a_reference_to_an_asset(run_dag, service):
 
 
 def test_the_dags_of_the_page(run_dag, service, capfd):
-    (block,) = read_code_blocks(PAGE, "python")
+    block, _ = read_code_blocks(PAGE, "python")
     started = run_dag(block.text, preamble="", dag_id="start_report")
     run_dag(block.text, preamble="", dag_id="announce_report", cause=started)
     (run,) = service.runs
     assert f"{run.run_id} {service.url}/runs/{run.run_id}" in capfd.readouterr().out
+
+
+def test_the_flow_is_given_its_parent(run_dag, service, monkeypatch):
+    """By a macro that Airflow has where OpenLineage has a transport, which it has not here."""
+    name = OpenLineageProviderPlugin.name
+    found = SimpleNamespace(lineage_parent_id=lineage_parent_id)
+    monkeypatch.setattr(airflow.sdk.execution_time.macros, name, found, raising=False)
+    _, block = read_code_blocks(PAGE, "python")
+    run_dag(block.text, preamble="")
+    (run,) = service.runs
+    namespace, job, parent = run.inputs["parent"].split("/")
+    assert (namespace, job) == ("default", "report_with_parent.trigger")
+    assert UUID(parent)
 
 
 def test_what_the_page_names():

@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import textwrap
+from datetime import UTC, datetime
 from importlib.metadata import metadata
 from types import SimpleNamespace
 
@@ -41,9 +42,10 @@ PAGES = [
 # block is a DAG; tests/unit/test_documentation.py holds its fragments against what there is, as
 # those of all pages. What is cut from an example DAG is run with that.
 PYTHON: dict[str, list[tuple[int, int] | None]] = {
-    "README.md First steps": [None],
+    "README.md First DAGs": [(1, 0), None, (1, 1)],
     "batch.md Only the items that failed": [None],
     "batch.md Result": [(2, 2)],
+    "cookbook.md Yesterday's date, and the result of an asset event": [None],
     "hook.md WorkflowAutomationHook": [(1, 1)],
     "if-it-fails.md Errors in code": [None],
     "trigger.md Pass on the result": [(2, 0), None],
@@ -51,6 +53,10 @@ PYTHON: dict[str, list[tuple[int, int] | None]] = {
     "uploads.md UploadFilesOperator": [(0, 1)],
 }
 LISTED = {place.partition(" ")[0] for place in PYTHON}
+
+
+def is_import(line):
+    return line.startswith(("from ", "import "))
 
 
 def python_blocks():
@@ -61,10 +67,13 @@ def python_blocks():
         for block in read_code_blocks(page, "python"):
             text = block.text
             is_dag = re.search(r"\bDAG\(|^@dag\b", text, re.MULTILINE)
-            if all(line.startswith(("from ", "import ")) for line in text.splitlines() if line):
+            if all(is_import(line) for line in text.splitlines() if line):
                 imports = text
             elif not is_from_example(block) and (is_dag or page.name in LISTED):
-                if "with DAG(" not in text:
+                if page == README:
+                    imports = imports or "\n".join(filter(is_import, text.splitlines()))
+                    text = f"{imports}\n\n{text}"
+                elif "with DAG(" not in text:
                     name = f"docs_{page.stem}_{block.line}"
                     text = f"{imports}\n\nwith DAG('{name}', schedule=None):\n{textwrap.indent(text, '    ')}"
                 found.setdefault(f"{page.name} {block.headings[-1]}", []).append(text)
@@ -169,11 +178,23 @@ def test_what_a_batch_returns(run_dag, data, service):
     assert [[json.loads(line)["index"] for line in lines] for lines in written] == [[0], [0]]
 
 
-def test_the_readmes_dag_needs_no_logical_date(run_block):
-    text = BLOCKS["README.md First steps"][0]
-    export, publish = run_block(text, logical_date=None, run_conf={"region": "south"})
-    assert export.inputs["region"] == "south"
-    assert publish.inputs == {"rows": 3}
+def test_the_readmes_dag_that_waits_passes_a_field_on(run_block):
+    """And needs no logical date."""
+    export, publish = run_block(BLOCKS["README.md First DAGs"][1], logical_date=None)
+    assert export.inputs["region"] == "north"
+    assert (publish.flow_id, publish.inputs) == ("PUBLISH", {"rows": 3})
+
+
+def test_yesterday_and_the_result_of_an_asset_event(run_dag, run_block):
+    caused = run_dag("""
+        with DAG("report", schedule=None):
+            TriggerFlowOperator(
+                task_id="trigger", wait_for_completion=True, outlets=[Asset("report")]
+            )
+    """)
+    (text,) = BLOCKS["cookbook.md Yesterday's date, and the result of an asset event"]
+    (run,) = run_block(text, cause=caused, logical_date=datetime(2026, 3, 1, tzinfo=UTC))
+    assert run.inputs == {"yesterday": "2026-02-28", "rows": "3"}
 
 
 def test_only_the_items_that_failed(run_block, data):

@@ -12,23 +12,34 @@ from typing import get_args
 import pytest
 
 from doc_pages import ROOT, table
-from workflow_automation_provider import exceptions
+from workflow_automation_provider import exceptions, taskflow
+from workflow_automation_provider.client import json_values
+from workflow_automation_provider.client.checks import MAX_TIMEOUT
 from workflow_automation_provider.client.settings import FIELDS, Settings
+from workflow_automation_provider.client.transport import RESPONSE_LIMIT
 from workflow_automation_provider.exceptions import Accepted, RunFailedError
+from workflow_automation_provider.execution.batch.json_lines import MAX_LINE
 from workflow_automation_provider.execution.batch.results import ItemStatus
+from workflow_automation_provider.execution.batch.source import MAX_KEY
+from workflow_automation_provider.execution.callbacks.report import MAX_BODY, MAX_RUN_ID
+from workflow_automation_provider.execution.retry import MAX_RESCHEDULES
+from workflow_automation_provider.lineage import MAX_INPUTS
 from workflow_automation_provider.notifications.flows import FlowNotifier
+from workflow_automation_provider.operators import batch
+from workflow_automation_provider.operators.base import MAX_LINK
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
-from workflow_automation_provider.plugins import callback_endpoint
+from workflow_automation_provider.plugins import callback_endpoint, page, queries
 from workflow_automation_provider.taskflow import trigger_flow_once
 from workflow_automation_provider.testing import Callback, Fault, Faults, pytest_plugin
 from workflow_automation_provider.testing.faults import KINDS
 
-BATCH, CALLBACKS, CONNECTION, FAILS, PROMISES, TASKFLOW, TESTING = (
+BATCH, CALLBACKS, COMPARISON, CONNECTION, FAILS, PROMISES, TASKFLOW, TESTING = (
     ROOT / "docs" / f"{name}.md"
     for name in (
         "batch",
         "callbacks",
+        "comparison",
         "connection",
         "if-it-fails",
         "promises",
@@ -44,7 +55,7 @@ def parameters(function):
 
 
 @pytest.mark.parametrize(
-    ("page", "kind"),
+    ("name", "kind"),
     [
         ("trigger", TriggerFlowOperator),
         ("uploads", UploadFilesOperator),
@@ -52,8 +63,8 @@ def parameters(function):
         ("notifier", FlowNotifier),
     ],
 )
-def test_the_arguments(page, kind):
-    path = ROOT / "docs" / f"{page}.md"
+def test_the_arguments(name, kind):
+    path = ROOT / "docs" / f"{name}.md"
     rows = table(path, "Argument")
     known = parameters(kind.__init__)
     assert {row[0] for row in rows} == set(known)
@@ -153,12 +164,44 @@ def test_the_options_of_a_callback():
             )
 
 
+def test_the_limits_are_those_of_the_code():
+    days, mib = 24 * 3600, 1024 * 1024
+    limits = {
+        "`timeout` of a connection": f"{MAX_TIMEOUT // days} days",
+        "a response of the service": f"{RESPONSE_LIMIT // 1024:,} KiB",
+        "the body of a callback": f"{MAX_BODY // 1024} KiB",
+        "the levels of a `result`": f"{json_values._MAX_STORED_DEPTH}",
+        "a `run_id` that a run reports": f"{MAX_RUN_ID} characters",
+        "a `run_link` in an asset event": f"{MAX_LINK:,} characters",
+        "the name of a `trigger_flow_once`": f"{taskflow._MAX_NAME} characters",
+        "`max_concurrency` of a batch": f"{batch._MAX_CONCURRENCY}",
+        "a line of a batch's file": f"{MAX_LINE // mib} MiB",
+        "the value of a batch's `key`": f"{MAX_KEY} characters",
+        "the files that lineage names": f"{MAX_INPUTS}",
+        "the tasks on the page **Flow runs**": f"{page.MAX_ROWS}, of {queries.MAX_TASKS:,}",
+    }
+    text = (ROOT / "docs" / "production.md").read_text().partition("| What | At most |")[2]
+    for name, limit in limits.items():
+        assert re.search(rf"^\| {re.escape(name)}.* \| {limit}\b", text, re.MULTILINE), name
+
+
+def test_how_often_the_service_may_put_a_task_off():
+    text = (ROOT / "docs" / "timeouts.md").read_text()
+    assert re.findall(r"up to (\d+) times", text) == [str(MAX_RESCHEDULES)]
+
+
+def test_the_readmes_row_is_that_of_the_comparison():
+    (row,) = table(ROOT / "README.md", "| `TriggerFlowOperator`")
+    compared = {name: cells for name, *cells in table(COMPARISON, "| `TriggerFlowOperator`")}
+    assert row[1:] == compared[row[0]][:3]
+
+
 FIXTURES = [name for name in pytest_plugin.__all__ if name.startswith("workflow_automation_")]
 
 
 @pytest.mark.parametrize(
-    ("page", "column", "known"),
+    ("path", "column", "known"),
     [(BATCH, "Status", get_args(ItemStatus)), (TESTING, "Fixture", FIXTURES)],
 )
-def test_the_rows(page, column, known):
-    assert {row[0] for row in table(page, column)} == {*known}
+def test_the_rows(path, column, known):
+    assert {row[0] for row in table(path, column)} == {*known}

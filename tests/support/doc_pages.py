@@ -13,9 +13,8 @@ __all__ = ["DOCS", "PAGES", "ROOT", "anchors", "is_from_example", "links", "publ
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
-PAGES = [
-    ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md")
-] + DOCS
+TOP = ("README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md")
+PAGES = [ROOT / name for name in TOP] + DOCS
 
 _FENCE = re.compile(r"^( *)(```+)[^\n]*\n.*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _MARKER = re.compile(r"^ *# \[(?:START|END) \w+\]\n", re.MULTILINE)

@@ -171,7 +171,7 @@ class World:
     def until_end(self, *scripts: Script) -> Process:
         """Execute tries until the task has ended, or is parked; the scripts are of the first."""
         process = self.try_(*scripts)
-        while self.state == "up_for_retry":
+        while self.state in ("up_for_retry", "up_for_reschedule"):
             process = self.try_()
         return process
 

@@ -165,3 +165,9 @@ def test_the_versions_are_those_of_the_package(page):
     for first, last in re.findall(r"Python (3\.\d+)(?: to (3\.\d+))?", text):
         assert first == pythons[0]
         assert last in ("", pythons[-1])
+
+
+def test_the_changelog_begins_with_the_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    first = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    assert first == project["version"]

@@ -57,9 +57,14 @@ def test_sdist_has_what_git_has(dist, git_files):
     assert packed - {"PKG-INFO"} == git_files
 
 
-def test_wheel_has_the_package_alone(dist, git_files):
+def test_wheel_has_the_package_and_the_examples_alone(dist, git_files):
     (path,) = dist.glob("*.whl")
     package = {name.removeprefix("provider/") for name in git_files if name.startswith("provider/")}
+    package |= {
+        f"workflow_automation_provider/{name}"
+        for name in git_files
+        if name.startswith("example_dags/")
+    }
     with zipfile.ZipFile(path) as wheel:
         packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert packed == package
@@ -90,7 +95,9 @@ def test_readme_of_the_distributions_has_no_relative_links(dist):
     for target in relative:
         assert (f"`{target}`" in shown) is not target.endswith(".png")
     assert re.findall("^#+ .+", shown, re.MULTILINE) == re.findall("^#+ .+", readme, re.MULTILINE)
-    assert shown.count("```") == readme.count("```")
+    # An index draws no diagrams.
+    assert "mermaid" not in shown
+    assert shown.count("```") == readme.count("```") - 2 * readme.count("```mermaid")
 
 
 def test_hooks_are_targets_of_make():

@@ -49,8 +49,19 @@ LEFT_TO_AIRFLOW = (BusyError, NotSentError, FileUnavailableError)
 """Errors after which Airflow may retry a task, because nothing was done."""
 
 
+# How often the service may put a try off, on Airflow 3.4, before that spends a retry.
+MAX_RESCHEDULES = 20
+
+_BUSY = "The service is busy."
+
+
 class FlowRetryPolicy(RetryPolicy):
-    """Retry after the service's ``Retry-After`` instead of ``retry_delay`` (Airflow 3.3+)."""
+    """
+    Retry after the service's ``Retry-After`` instead of ``retry_delay`` (Airflow 3.3+).
+
+    From Airflow 3.4 on, the same try is executed again: a wait that the service asked for spends
+    no retry.
+    """
 
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Any = None
@@ -59,13 +70,19 @@ class FlowRetryPolicy(RetryPolicy):
         Decide when the task is retried.
 
         :param exception: what ended this try
-        :return: if the service asked for a wait, a retry after it; otherwise Airflow's default
+        :return: if the service asked for a wait, the next execution after it; otherwise Airflow's
+            default
         """
         if not isinstance(exception, BusyError) or exception.retry_after is None:
             return RetryDecision.default()
-        return RetryDecision.retry(
-            delay=timedelta(seconds=exception.retry_after), reason="The service is busy."
-        )
+
+        delay = timedelta(seconds=exception.retry_after)
+        if hasattr(RetryDecision, "reschedule"):
+            decision: RetryDecision = RetryDecision.reschedule(
+                delay, max_reschedules=MAX_RESCHEDULES, reason=_BUSY
+            )
+            return decision
+        return RetryDecision.retry(delay, reason=_BUSY)
 
 
 @dataclass

@@ -21,7 +21,10 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution import retry
 from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRetrier
+
+from ..starts import claims, trigger, waits
 
 LOG: Any = logging.getLogger("test_retries")
 
@@ -172,11 +175,16 @@ def test_a_wait_ends_when_the_task_is_ended(clock, after, caplog):
 # When Airflow comes back --------------------------------------------------------------------------
 
 
+# Airflow 3.4 executes the same try again.
+_DECISION = getattr(retry, "RetryDecision", None)
+LATER = "reschedule" if hasattr(_DECISION, "reschedule") else "retry"
+
+
 @pytest.mark.parametrize(
     ("error", "action", "delay"),
     [
-        (busy(7), "retry", timedelta(seconds=7)),
-        (busy(0), "retry", timedelta()),
+        (busy(7), LATER, timedelta(seconds=7)),
+        (busy(0), LATER, timedelta()),
         (BUSY, "default", None),
         (NotSentError("No.", retry_after=7), "default", None),
         (KeyError(), "default", None),
@@ -185,4 +193,20 @@ def test_a_wait_ends_when_the_task_is_ended(clock, after, caplog):
 def test_a_retry_comes_when_the_service_asks(error, action, delay):
     decision = FlowRetryPolicy().evaluate(error, 1, 3)
     assert (decision.action.value, decision.retry_delay) == (action, delay)
-    assert bool(decision.reason) is (action == "retry")
+    assert bool(decision.reason) is (action == LATER)
+
+
+@pytest.mark.since_3_3
+@pytest.mark.parametrize("make", [trigger, waits, claims])
+def test_a_wait_that_the_service_asks_for(world, make):
+    """It spends a retry on Airflow 3.3, and none from 3.4 on; there is one run."""
+    task = world(make(retries=1, send_retry_timeout=0))
+    task.faults.add("busy", retry_after="0", times=3)
+    task.until_end()
+    if LATER == "retry":
+        assert (task.state, len(task.processes), len(task.flow.runs)) == ("failed", 2, 0)
+        return
+    assert task.state in ("success", "awaiting_input")
+    assert [process.try_number for process in task.processes] == [1, 1, 1, 1]
+    assert len(task.requests) == 4
+    assert len(task.flow.runs) == 1
