@@ -39,9 +39,9 @@ def collect(
     hook: BaseHook, flow_id: str | None, *, read: object = (), written: object = ()
 ) -> None:
     """
-    Give the flow and the files to Airflow's collector.
+    Give the flow and the files to Airflow's collector, if anything reads it.
 
-    If anything reads it. A failure is only logged.
+    A failure is only logged.
 
     :param hook: has the client with the flow's base URL
     :param flow_id: the flow, None if it is unknown
@@ -77,9 +77,7 @@ def _is_read() -> bool:
 
 def uris_of(files: object) -> list[str]:
     """
-    Return the URIs of files, in order.
-
-    At most :data:`MAX_INPUTS`, otherwise those of their folders.
+    Return the URIs of files, in order; of more than :data:`MAX_INPUTS`, those of their folders.
 
     :param files: what was resolved, or a source or several as a DAG author passes them. A glob is
         reported as its folder

@@ -59,8 +59,8 @@ def trigger_flow_once(
 
         @task(retries=3)
         def reports(customers: list[str]) -> list[str]:
-            return [trigger_flow_once(customer, inputs={"customer": customer})["run_id"] for
-            customer in customers]
+            runs = [trigger_flow_once(name, inputs={"customer": name}) for name in customers]
+            return [run["run_id"] for run in runs]
 
     Follows sections 4.1 (with a ``flow_id``) and 4.2 (without) of the interface.
 

@@ -1,8 +1,4 @@
-"""
-How a task ends.
-
-The one place where an error gets its advice, and where it is decided whether Airflow may retry.
-"""
+"""How a task fails: the advice in its error, and whether Airflow may retry it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,9 @@ _used: tuple[object, set[tuple[str, str]]] = (None, set())
 
 class TaskRecord:
     """
-    The entries of one kind of a task instance, which count until it is cleared.
+    The entries of one kind that a task instance has; a Clear ends their effect.
+
+    Airflow keeps them by task instance: each index of a mapped task has its own.
 
     :param context: the task's context
     :param name: the name of a start within the task; empty for the operator's own
