@@ -131,8 +131,8 @@ def _check_name(name: object) -> None:
     elif name.rstrip() != name:  # MySQL ignores it in comparisons
         problem = f"{name!r}, which ends in a blank"
     elif max(name) > _LAST_OF_BMP:  # MySQL's key columns have three bytes for a character
-        sign = next(sign for sign in name if sign > _LAST_OF_BMP)
-        problem = f"{name!r}, and not every database can store {sign!r} in a key"
+        char = next(char for char in name if char > _LAST_OF_BMP)
+        problem = f"{name!r}, and not every database can store {char!r} in a key"
     else:
         return
     raise InvalidRequestError(
