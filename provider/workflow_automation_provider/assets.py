@@ -31,9 +31,9 @@ def create_asset(*, base_url: str, flow_id: str, extra: dict[str, Any] | None = 
 
 def uri_of(base_url: str, flow_id: str) -> str:
     """
-    Return the URI of a flow, without an asset.
+    Return the URI of a flow.
 
-    Because creating an asset imports Airflow's providers.
+    It makes no asset: that would import Airflow's providers.
     """
     base = base_url.rpartition("://")[2].rstrip("/")
     return f"{ASSET_SCHEME}://{base}/flows/{path_segment(flow_id)}"

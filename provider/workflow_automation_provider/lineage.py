@@ -32,16 +32,16 @@ MAX_INPUTS = 50
 # secret's.
 _URL = re.compile(r"([a-z][a-z0-9+.-]*://)(?:[\w.-]+@)?([\w.~-]*(?::\d+)?/[^@?#%]*)", re.ASCII)
 _FILE = "file://"
-_MAGIC = re.compile(r"[*[]")
+_WILDCARD = re.compile(r"[*[]")
 
 
 def collect(
     hook: BaseHook, flow_id: str | None, *, read: object = (), written: object = ()
 ) -> None:
     """
-    Give the flow and the files to Airflow's collector.
+    Give the flow and the files to Airflow's collector, if anything reads it.
 
-    If anything reads it. A failure is only logged.
+    A failure is only logged.
 
     :param hook: has the client with the flow's base URL
     :param flow_id: the flow, None if it is unknown
@@ -67,7 +67,7 @@ def collect(
 
 
 def _is_read() -> bool:
-    # To make a collector, Airflow imports its providers' assets, even if nothing is collected.
+    # Asked first, because Airflow imports its providers' assets to make a collector.
     try:
         from airflow.sdk.plugins_manager import get_hook_lineage_readers_plugins
     except ImportError:  # before Airflow 3.2
@@ -77,17 +77,15 @@ def _is_read() -> bool:
 
 def uris_of(files: object) -> list[str]:
     """
-    Return the URIs of files, in order.
-
-    At most :data:`MAX_INPUTS`, otherwise those of their folders.
+    Return the URIs of files, in order; of more than :data:`MAX_INPUTS`, those of their folders.
 
     :param files: what was resolved, or a source or several as a DAG author passes them. A glob is
         reported as its folder
     """
-    if isinstance(files, str | os.PathLike | Asset | Mapping | File) or not isinstance(
-        files, Iterable
-    ):
+    is_one = isinstance(files, str | os.PathLike | Asset | Mapping | File)
+    if is_one or not isinstance(files, Iterable):
         files = [files]
+
     uris = dict.fromkeys(filter(None, map(_uri, files)))
     if len(uris) > MAX_INPUTS:
         uris = dict.fromkeys(map(_folder, uris))
@@ -96,21 +94,25 @@ def uris_of(files: object) -> list[str]:
 
 def _uri(file: object) -> str | None:
     """Return the URI of a file; None if it has none, or one that might reveal a secret."""
-    place = file.location if isinstance(file, File) else getattr(file, "uri", file)
-    if not place or not isinstance(place, str | os.PathLike):
+    is_resolved = isinstance(file, File)
+    location = file.location if isinstance(file, File) else getattr(file, "uri", file)
+    if not location or not isinstance(location, str | os.PathLike):
         return None
-    url = str(place)
+
+    url = str(location)
     if "://" not in url:
         url = f"{_FILE}{Path(url).absolute()}"
     found = _URL.fullmatch(url)
     if found is None or not url.isprintable():
         return None
-    uri = found[1] + found[2]
-    if not isinstance(file, File) and (sign := _MAGIC.search(uri)):
-        uri = _folder(uri[: sign.start()])
-    if found[1] == _FILE:  # percent-encoded, by RFC 8089; the key of an object has no encoding
-        return _FILE + quote(uri.removeprefix(_FILE))
-    return uri
+
+    scheme, path = found.groups()
+    wildcard = None if is_resolved else _WILDCARD.search(path)
+    if wildcard:
+        path = _folder(path[: wildcard.start()])
+    if scheme == _FILE:  # percent-encoded, by RFC 8089; the key of an object has no encoding
+        path = quote(path)
+    return scheme + path
 
 
 def _folder(uri: str) -> str:

@@ -21,11 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class FlowRunLink(BaseOperatorLink):
-    """
-    Link to the run in the application, as soon as the run is known.
-
-    While the task is still running.
-    """
+    """Link to the run in the application; it is there while the task is still running."""
 
     name = "Open run"
     _last: ClassVar[tuple[object, str] | None] = None

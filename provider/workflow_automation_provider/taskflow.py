@@ -59,8 +59,8 @@ def trigger_flow_once(
 
         @task(retries=3)
         def reports(customers: list[str]) -> list[str]:
-            return [trigger_flow_once(customer, inputs={"customer": customer})["run_id"] for
-            customer in customers]
+            runs = [trigger_flow_once(name, inputs={"customer": name}) for name in customers]
+            return [run["run_id"] for run in runs]
 
     Follows sections 4.1 (with a ``flow_id``) and 4.2 (without) of the interface.
 
@@ -131,8 +131,8 @@ def _check_name(name: object) -> None:
     elif name.rstrip() != name:  # MySQL ignores it in comparisons
         problem = f"{name!r}, which ends in a blank"
     elif max(name) > _LAST_OF_BMP:  # MySQL's key columns have three bytes for a character
-        sign = next(sign for sign in name if sign > _LAST_OF_BMP)
-        problem = f"{name!r}, and not every database can store {sign!r} in a key"
+        char = next(char for char in name if char > _LAST_OF_BMP)
+        problem = f"{name!r}, and not every database can store {char!r} in a key"
     else:
         return
     raise InvalidRequestError(

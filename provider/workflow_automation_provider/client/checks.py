@@ -97,7 +97,7 @@ def check_rendered(name: str, value: object) -> None:
 
 def rendered(name: str, value: Any) -> Any:
     """
-    Return a value that a template or an XCom may have made, of text without the blanks around it.
+    Return a value that a template or an XCom may have made; text loses the blanks around it.
 
     :param name: what the value is called in errors
     :raises InvalidRequestError: as :func:`check_rendered` does
@@ -171,9 +171,9 @@ def check_path(name: str, path: str | None) -> None:
 
 def check_names(name: str, inputs: object) -> None:
     """
-    Check that no name of an input is a template, for Airflow renders values alone.
+    Check that no input has a template as its name: Airflow renders only values.
 
-    Names within a value may be anything: a flow may fill in a document by them.
+    The names within a value may look like templates: a flow may use them to fill in a document.
 
     :param name: what the inputs are called in errors
     :raises InvalidRequestError: if one is
@@ -244,10 +244,11 @@ _NOT_ON_ONE_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 def one_line(text: str) -> str:
     """Return a text with its line breaks and other control characters escaped, as Python does."""
-    return _NOT_ON_ONE_LINE.sub(lambda sign: repr(sign[0])[1:-1], text)
+    return _NOT_ON_ONE_LINE.sub(lambda char: repr(char[0])[1:-1], text)
 
 
-# Without credentials, and without what a browser leaves out or turns.
+# Without credentials, and without what a browser changes: it leaves out blanks and control
+# characters, and takes a backslash for a slash.
 _WEB = re.compile(
     r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?([/?#][^\s\x00-\x20\x7f\\]{0,2000})?",
     re.I | re.ASCII,

@@ -133,7 +133,7 @@ def _check_proxy(proxy: Proxy) -> None:
         )
 
     has_path = parts.path not in ("", "/") or parts.query or parts.fragment
-    has_blank = any(sign.isspace() for sign in proxy.url)
+    has_blank = any(char.isspace() for char in proxy.url)
     if parts.scheme not in _PROXY_SCHEMES or not host or has_path or has_blank:
         raise unusable_proxy(proxy)
 

@@ -36,8 +36,8 @@ NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 
 _EXAMPLE = "https://service.example/api"
 
-# What is copied with the URL of an operation. A base URL ends in api, so that another path may have
-# "flows" in it.
+# The end of a URL from which an operation's path, or its beginning, was not removed. "/flows" and a
+# name count only after "/api": elsewhere they may belong to the base URL.
 _OPERATION_PATH = re.compile(
     r"((/flows/[^/]+)?/trigger|/flows|(?<=/api)/flows/[^/]+|/public/upload)$"
 )
@@ -172,8 +172,8 @@ def _problem_of(text: str, parts: SplitResult, host: str | None, example: str) -
     if "?" in text or "#" in text:
         return f"has a query (?) or fragment (#): it must end with the path, such as {example}"
 
-    has_wrong_sign = any(sign.isspace() or not sign.isprintable() or sign == "\\" for sign in text)
-    if not host or has_wrong_sign:
+    has_wrong_char = any(char.isspace() or not char.isprintable() or char == "\\" for char in text)
+    if not host or has_wrong_char:
         return (
             "has no host name, or contains whitespace or a backslash: "
             f"expected one such as {example}"

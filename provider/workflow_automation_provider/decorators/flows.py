@@ -1,8 +1,4 @@
-"""
-``@task.trigger_flow``.
-
-A function returns the inputs, and the task starts a run with them, once.
-"""
+"""``@task.trigger_flow``: a function returns the inputs, and its task starts a run with them."""
 
 from __future__ import annotations
 
@@ -109,8 +105,7 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
         if not isinstance(inputs, Mapping):
             raise InvalidRequestError(
                 f"The function {self.python_callable.__name__} returned {kind_of(inputs)}: "
-                "expected a dict of "
-                "input names and values.",
+                "expected a dict of input names and values.",
                 next_step="Return {} to start a run without inputs.",
             )
         self.inputs, self._ti = inputs, context["ti"]

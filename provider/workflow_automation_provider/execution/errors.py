@@ -1,8 +1,4 @@
-"""
-How a task ends.
-
-The one place where an error gets its advice, and where it is decided whether Airflow may retry.
-"""
+"""How a task fails: the advice in its error, and whether Airflow may retry it."""
 
 from __future__ import annotations
 
@@ -33,7 +29,8 @@ if TYPE_CHECKING:
 
 _Errors = tuple[type[WorkflowAutomationError], ...]
 
-# Without a task state store.
+# Where there is no task state store (before Airflow 3.3): how to continue with a run, and how to
+# upload the files of one.
 _WITHOUT_ENTRY = (
     "mark the task as success: a Clear starts another run.\n"
     "Downstream tasks then get no run_id."
@@ -64,8 +61,7 @@ def task_error(
     """
     Return the error to fail the task with, which says whether there is a run, and what to do.
 
-    One that is to be raised after the task has started its run is made by
-    :func:`error_after_start`.
+    For an error after the task has started its run, see :func:`error_after_start`.
 
     :param retried: errors to leave to Airflow's retry, in addition to busy, not sent and an
         unavailable file
@@ -74,31 +70,32 @@ def task_error(
     :param again: how to start over
     :param what_to_do: in place of what the code says
     :param name: the name of a start within the task
-    :param earlier: what an earlier try left, as an error to be mentioned if this one started
+    :param earlier: what an earlier try left, as an error: this one mentions it if this try started
         nothing
-    :return: one of the same class if a retry may help, otherwise one that is also an
-        ``AirflowFailException``. Without a traceback, which would not help a DAG author
+    :return: an error of the same class if a retry may help, otherwise one that is also an
+        ``AirflowFailException``; without a traceback, which would not help a DAG author
     """
     if isinstance(error, AirflowFailException):
-        return error.with_traceback(None)  # a start inside the task has made it whole
+        return error.with_traceback(None)  # trigger_flow_once, in the task, has made it
 
     if starts_again:
         retried = (*retried, OutcomeUnknownError)
     is_retried = _is_left_to_airflow(error, retried)
 
-    # Whose run it is, if there is one.
-    of_run, consequence = error, error.consequence
+    # The error that tells of a run: if this try started nothing, that of an earlier one may.
+    of_run = error
+    consequence = error.consequence
     if earlier and error.accepted is Accepted.NO:
         of_run = earlier
         consequence = f"{consequence}\nBut {earlier.message}"
 
-    will_retry = is_retried and _has_retries_left(context)
-    if what_to_do is None and of_run.code:
-        what_to_do = of_run.code.what_to_do.format(
-            again=again, enter=_how_to_continue_in(context, of_run.run_id, name)
+    if what_to_do is None:
+        what_to_do = _what_to_do(
+            of_run.code,
+            again=again,
+            enter=_how_to_continue_in(context, of_run.run_id, name),
+            will_retry=is_retried and _has_retries_left(context),
         )
-        if will_retry:
-            what_to_do = _WHILE_RETRIED.get(of_run.code, what_to_do)
 
     lines = [error.next_step, what_to_do]
     if is_retried and starts_again and of_run.accepted is Accepted.MAYBE:
@@ -121,24 +118,39 @@ def error_after_start(
 
     run_id = run.get("run_id")
     consequence = f"Run {run_id} was started." if run_id else "A run was started."
-    # Of the trigger, it would be untrue.
-    says_other = not isinstance(error, InvalidRequestError | ConnectionUnusableError)
-    if error.consequence and says_other:
+    # "Nothing was sent", as of an upload that is invalid, would be untrue of the whole task; and an
+    # unusable connection only repeats that the run was started.
+    adds_to_it = not isinstance(error, InvalidRequestError | ConnectionUnusableError)
+    if error.consequence and adds_to_it:
         consequence = f"{consequence}\n{error.consequence}"
 
-    has_store = _has_store(context)
     # Only with a record does a retry find the run.
-    is_retried = has_store and _is_left_to_airflow(error, retried)
-    again = how_to_continue(run_id) if has_store else _UPLOAD_AGAIN
-    lines = [error.next_step]
-    if error.code:
-        what_to_do = error.code.what_to_do.format(
-            again=again, enter=_how_to_continue_in(context, run_id)
-        )
-        if is_retried and _has_retries_left(context):
-            what_to_do = _WHILE_RETRIED.get(error.code, what_to_do)
-        lines.append(what_to_do)
+    has_record = _has_store(context)
+    is_retried = has_record and _is_left_to_airflow(error, retried)
+
+    what_to_do = _what_to_do(
+        error.code,
+        again=how_to_continue(run_id) if has_record else _UPLOAD_AGAIN,
+        enter=_how_to_continue_in(context, run_id),
+        will_retry=is_retried and _has_retries_left(context),
+    )
+    lines = [error.next_step, what_to_do]
     return _with_advice(error, is_retried, error.accepted, consequence, lines)
+
+
+def _what_to_do(code: Code | None, *, again: str, enter: str, will_retry: bool) -> str | None:
+    """
+    Return what a person can do about an error, None for one without a code.
+
+    :param again: how to start over
+    :param enter: how to continue with the run
+    :param will_retry: whether Airflow retries the task first
+    """
+    if code is None:
+        return None
+    if will_retry and code in _WHILE_RETRIED:
+        return _WHILE_RETRIED[code]
+    return code.what_to_do.format(again=again, enter=enter)
 
 
 def _is_left_to_airflow(error: WorkflowAutomationError, retried: _Errors) -> bool:
@@ -148,12 +160,17 @@ def _is_left_to_airflow(error: WorkflowAutomationError, retried: _Errors) -> boo
 
 
 def _has_store(context: Context) -> bool:
-    return "task_state_store" in context
+    # Not at the top: each DAG file imports this module.
+    from workflow_automation_provider.execution.store import has_store
+
+    return has_store(context)
 
 
 def _has_retries_left(context: Context) -> bool:
+    from workflow_automation_provider.execution.store import has_retries_left
+
     ti = context.get("ti")
-    return ti is not None and ti.try_number <= ti.max_tries
+    return ti is not None and has_retries_left(ti)
 
 
 def _with_advice(
@@ -231,8 +248,8 @@ def quoted(text: str) -> str:
     """
     Return the message of a run as a quotation, to follow a colon: all of it can be seen.
 
-    A text of several lines is indented, below the colon. Of one that nobody can see, nothing is
-    left.
+    A text of several lines is indented, below the colon. A text without a visible character becomes
+    empty.
     """
     lines = without_escape_codes(text).expandtabs(4).splitlines()
     whole = "\n".join(printable(line).rstrip() for line in lines).strip("\n")
@@ -249,6 +266,7 @@ def quoted(text: str) -> str:
 @functools.cache
 def _final_class(kind: Any) -> Any:
     """Return an exception of the same name that is also an ``AirflowFailException``."""
+    # By __reduce__, because pickle could not find such a class by its name.
     names = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__reduce__": _reduced}
     return type(kind.__name__, (kind, AirflowFailException), names)
 

@@ -25,6 +25,16 @@ _log = logging.getLogger(__name__)
 _PROBE = "workflow_automation_probe"
 
 
+def has_store(context: Context) -> bool:
+    """Return whether a later try can read what this one writes: Airflow 3.3 and later."""
+    return "task_state_store" in context
+
+
+def has_retries_left(ti: Any) -> bool:
+    """Return whether Airflow may retry a task instance after its present try."""
+    return bool(ti.try_number <= ti.max_tries)
+
+
 class _TryStore(dict[str, dict[str, Any]]):
     """The store before Airflow 3.3, for one try."""
 
@@ -41,7 +51,9 @@ _used: tuple[object, set[tuple[str, str]]] = (None, set())
 
 class TaskRecord:
     """
-    The entries of one kind of a task instance, which count until it is cleared.
+    The entries of one kind that a task instance has; a Clear ends their effect.
+
+    Airflow keeps them by task instance: each index of a mapped task has its own.
 
     :param context: the task's context
     :param name: the name of a start within the task; empty for the operator's own
@@ -51,14 +63,14 @@ class TaskRecord:
         self.name = name
         self._ti = context["ti"]
         self._context = context
-        self.outlives_try = "task_state_store" in context
+        self.outlives_try = has_store(context)
         """Whether a later try can read what this one wrote."""
         self._store: Any = context["task_state_store"] if self.outlives_try else _TryStore()
 
     @property
     def is_last_try(self) -> bool:
         """Whether Airflow has no retries left after this try."""
-        return bool(self._ti.try_number > self._ti.max_tries)
+        return not has_retries_left(self._ti)
 
     @property
     def was_continued(self) -> bool:
@@ -114,9 +126,12 @@ class TaskRecord:
 
         :raises RuntimeError: if not, or if the task instance now belongs to another process
         """
-        # Always under one key: whatever try wrote what is read, the store has it.
+        # Under one key for all tries: whichever of them wrote what is read, the store can be read.
         self.set(_PROBE, {"try_number": self._ti.try_number})
-        if self.get(_PROBE) is None and self.get(_PROBE) is None:
+
+        # A single read may find nothing.
+        is_read = any(self.get(_PROBE) is not None for _ in range(2))
+        if not is_read:
             raise RuntimeError(
                 "Airflow's task state store does not return what was just written to it, so what "
                 "an earlier try did is unknown. If it started a run, its log names it."
@@ -131,18 +146,21 @@ class TaskRecord:
         global _used
         entries = type(self).__name__, self.name
         with _lock:
-            if _used[0] is not self._ti:
+            is_first_use = _used[0] is not self._ti
+            if is_first_use:
                 _used = (self._ti, set())
-                if not self.outlives_try:
-                    _log.warning(
-                        "Task state does not persist across tries before Airflow 3.3: a retry may "
-                        "start again what this try has started, and uploads all files again."
-                    )
+            if is_first_use and not self.outlives_try:
+                _log.warning(
+                    "Task state does not persist across tries before Airflow 3.3: a retry may "
+                    "start again what this try has started, and uploads all files again."
+                )
+
             if entries in _used[1]:
+                what = "The operator was already executed in this try of the task."
+                if self.name:
+                    what = f"The name {self.name!r} was already used in this try of the task."
                 raise InvalidRequestError(
-                    f"The name {self.name!r} was already used in this try of the task."
-                    if self.name
-                    else "The operator was already executed in this try of the task.",
+                    what,
                     consequence="Nothing was sent for its second use.",
                     next_step=(
                         "Give each start inside a task a name of its own that means the same in "

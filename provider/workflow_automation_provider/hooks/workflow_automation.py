@@ -279,8 +279,10 @@ class WorkflowAutomationHook(BaseHook):
         if today > expires_on:
             raise InvalidRequestError(
                 f"The API key expired on {expires_on} (the connection's key_expires_on).",
-                next_step="Create a new key in the workflow's trigger section, and set it and its "
-                "date in the connection.",
+                next_step=(
+                    "Create a new key in the workflow's trigger section, "
+                    "and set it and its date in the connection."
+                ),
             )
         if today >= expires_on - _WARN_BEFORE_EXPIRY:
             self.log.warning(

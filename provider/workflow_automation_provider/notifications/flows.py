@@ -20,9 +20,7 @@ __all__ = ["FlowNotifier"]
 
 class FlowNotifier(BaseNotifier):
     """
-    Start a run of a flow from a callback.
-
-    ``on_failure_callback``, ``on_success_callback``, a deadline alert.
+    Start a run of a flow from a callback, such as ``on_failure_callback`` or a deadline alert.
 
     A callback must not change what it reports on. So this raises no errors, but logs them, and
     sends the request once: the connection's ``timeout`` bounds each part of it.
@@ -33,8 +31,9 @@ class FlowNotifier(BaseNotifier):
 
     .. code-block:: python
 
-        on_failure_callback = FlowNotifier({"task": "{{ ti.task_id }}", "event": "{{ ti.task_id
-        }}/{{ run_id }}"})
+        on_failure_callback = FlowNotifier(
+            {"task": "{{ ti.task_id }}", "event": "{{ ti.task_id }}/{{ run_id }}"}
+        )
 
     Follows sections 4.1 and 4.2 of the interface.
 
@@ -127,9 +126,9 @@ class FlowNotifier(BaseNotifier):
 
     def _log_failure(self, error: Exception, code: Code, flow: str | None = None) -> None:
         """
-        Log an error without secrets.
+        Log an error without secrets, and whether a run may have been started.
 
-        The code tells whether a run may have been started, unless the error does.
+        :param code: what to say of the run, if the error itself does not
         """
         from airflow.providers.common.compat.sdk import AirflowNotFoundException
         from jinja2 import TemplateError

@@ -48,9 +48,9 @@ MAX_LINK = 2000
 
 def link_of(run: Mapping[str, Any]) -> dict[str, str]:
     """
-    Return the ``run_link`` for asset events, empty if it could not be stored.
+    Return the ``run_link`` for asset events; empty for one that Airflow could not store.
 
-    That would fail the task.
+    Such a link would fail the task.
     """
     link = run.get("run_link")
     if isinstance(link, str) and 0 < len(link) <= MAX_LINK and one_line(link) == link:

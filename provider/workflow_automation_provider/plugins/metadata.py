@@ -132,9 +132,7 @@ def _lacks_run_id(report: Report, seen: Seen) -> bool:
 
 def note_refusal(token: str, why: str) -> None:
     """
-    Store that a call was refused for its form, so that a person can find out.
-
-    The flow may not say it.
+    Store that a call was refused for its form: the flow may not tell people.
 
     :raises UnavailableError: if the database is locked or cannot be reached
     """
@@ -149,7 +147,7 @@ def _locked(token: str) -> Iterator[tuple[Session, Any, Seen | None]]:
     """
     Open a session, and lock what a decision rests on.
 
-    The task instance, and what is seen, None if it is gone.
+    :return: the session; the task instance; and what is seen, None if that is gone
     """
     digest = digest_of(token)
     with _transaction(writes=True) as session:
@@ -351,9 +349,9 @@ def _transaction(*, writes: bool = False) -> Iterator[Session]:
 @contextlib.contextmanager
 def _bounded(session: Session) -> Iterator[None]:
     """
-    Wait for others' locks for a moment, not forever.
+    Within the block, wait for the locks of others for a moment, not forever.
 
-    On SQLite, take its one lock for writing.
+    SQLite has one lock for writing: take it now.
     """
     name = session.get_bind().dialect.name
     if name == "sqlite":

@@ -125,7 +125,7 @@ def _is_json(body: bytes) -> bool:
 
 
 def is_whole_object(body: bytes) -> bool:
-    """Return whether a body is an object to its closing brace, also if more was announced."""
+    """Return whether a body is a whole JSON object, even if its headers announced more bytes."""
     try:
         return isinstance(parse_json(body), dict)
     except (ValueError, RecursionError):
@@ -194,7 +194,7 @@ def own_words(response: Response, redact: Redactor) -> str:
 def quote(response: Response, redact: Redactor) -> str:
     """Return the service's own words in one line, shortened."""
     words = own_words(response, redact)
-    printable = "".join(sign if sign.isprintable() else " " for sign in words)
+    printable = "".join(char if char.isprintable() else " " for char in words)
     line = " ".join(printable.split())
     return line if len(line) <= QUOTE_LIMIT else f"{line[:QUOTE_LIMIT]}…"
 

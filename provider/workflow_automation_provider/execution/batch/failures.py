@@ -19,8 +19,8 @@ from workflow_automation_provider.exceptions import (
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch.results import ItemStatus
 
-# Rejections that the next item would meet as well: they are about the key, the flow or the URL,
-# not the inputs.
+# Statuses with which the next item would be rejected as well: they are about the key, the flow or
+# the URL, not the inputs.
 _ENDS_BATCH = frozenset({401, 402, 404, 405, 407, 410})
 
 
@@ -40,8 +40,8 @@ class FailureStreak:
     """
     The requests in a row, of all threads, that had no usable response.
 
-    One concurrent burst can fail together. A longer streak means that the service is failing, or
-    that it rejects the key.
+    As many as are sent at a time may fail together. A longer streak means that the service is
+    failing, or that it rejects the key.
 
     :param max_concurrency: how many requests are sent at a time
     """

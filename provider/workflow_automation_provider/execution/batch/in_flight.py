@@ -1,4 +1,4 @@
-"""The items of a batch that are in flight: nothing else keeps them."""
+"""The items of a batch that are in flight: only this module keeps them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Job:
-    """An item in flight: a write opens it, and none has recorded its result yet."""
+    """An item in flight: from the write that opens it to the one that records its result."""
 
     item: Item
     may_be_sent: bool = False
@@ -56,7 +56,7 @@ class InFlight:
         """Return the positions of the items in the batch."""
         return list(self._jobs)
 
-    def unanswered(self) -> list[Job]:
+    def without_result(self) -> list[Job]:
         """Return the items that have no result yet."""
         return [job for job in self._jobs.values() if not job.result]
 
@@ -66,4 +66,4 @@ class InFlight:
 
     def has_requests_under_way(self) -> bool:
         """Return whether an item without a result may have been sent."""
-        return any(job.may_be_sent for job in self.unanswered())
+        return any(job.may_be_sent for job in self.without_result())

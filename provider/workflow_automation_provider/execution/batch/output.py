@@ -35,7 +35,7 @@ class OutputFile:
     """
 
     is_checked = False
-    """Whether it can be written, as far as that can be known before."""
+    """Whether a check has found that the file can be written."""
     is_written = False
 
     def __init__(self, path: str) -> None:
@@ -52,7 +52,7 @@ class OutputFile:
             or bucket for it, or no right to write there
         """
         if self.path.endswith("/"):
-            raise InvalidRequestError(f"{self._is_at}, a folder: expected a file.")
+            raise InvalidRequestError(f"{self._subject}, a folder: expected a file.")
         try:
             location = locate("output_path", self.path)
             self._check_location(location, source)
@@ -82,12 +82,12 @@ class OutputFile:
     def _check_location(self, location: Location, source: BatchSource) -> None:
         if source.is_at(location):
             raise InvalidRequestError(
-                f"{self._is_at}, the file of the batch: expected another file."
+                f"{self._subject}, the file of the batch: expected another file."
             )
         is_bucket = location.bucket != "" and location.key.strip("/") == location.bucket
         if is_bucket:
             raise InvalidRequestError(
-                f"{self._is_at}, a bucket: expected a file in it, such as "
+                f"{self._subject}, a bucket: expected a file in it, such as "
                 f"{without_credentials(self.path)}/runs.jsonl."
             )
 
@@ -96,11 +96,11 @@ class OutputFile:
         if isinstance(error, FileNotFoundError):
             next_step = "Create its folder or bucket first."
         return OutputUnavailableError(
-            f"{self._is_at}, which cannot be written: {reason(error, self.path)}.",
+            f"{self._subject}, which cannot be written: {reason(error, self.path)}.",
             next_step=next_step,
         )
 
     @property
-    def _is_at(self) -> str:
-        """The beginning of an error."""
+    def _subject(self) -> str:
+        """The beginning of an error's sentence."""
         return f"output_path is {shown_path(self.path)}"

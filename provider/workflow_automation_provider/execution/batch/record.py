@@ -109,7 +109,7 @@ class BatchRecord(TaskRecord):
 
         for index, fields in entry["results"].items():
             result = {"index": int(index), **fields}
-            # Until the batch has been read, and if it cannot be.
+            # The key from the record is for errors until the batch has been read.
             key = result.pop("key", None)
             if key is not None:
                 self.results.keys[int(index)] = key
@@ -158,9 +158,10 @@ class BatchRecord(TaskRecord):
     def _write_entry(
         self, opened: Sequence[Item], results: dict[str, Any], in_flight: Sequence[int]
     ) -> None:
-        # An item that is sent again is counted as unknown.
+        # An item that is sent again is in flight as well, but the counts have it as unknown.
         indexes = [*in_flight, *(item.index for item in opened)]
         uncounted = [index for index in indexes if self.results.status(index) == "not started"]
+
         entry = {
             "try_number": self._ti.try_number,
             "max_tries": self._ti.max_tries,
@@ -172,8 +173,8 @@ class BatchRecord(TaskRecord):
             **self.target,
         }
         self.set(_key(self._number_of_entries), entry)
-        # Only once it is durable: reading ends at a gap. A write that was interrupted is repeated
-        # as a whole.
+        # Only now, because reading ends where a number is missing. After an interruption, the whole
+        # write is repeated under the same number.
         self._number_of_entries += 1
 
     # Items ----------------------------------------------------------------------------------------
@@ -185,25 +186,26 @@ class BatchRecord(TaskRecord):
         :raises InvalidRequestError: if an earlier try sent one with other inputs, to another flow,
             or sent more
         """
-        missing = 0
         number = 0
+        number_to_send = 0
         for item in items:
             number += 1
             self._check_unchanged(item)
             self._keep_digest(item.index, item.digest)
             if item.key is not None:
                 self.results.keys[item.index] = item.key
-            if self.is_missing(item):
-                missing += 1
+            if self.must_send(item):
+                number_to_send += 1
+
         self._check_none_sent_beyond(number)
         self.results.total = number
-        return missing
+        return number_to_send
 
     def _check_unchanged(self, item: Item) -> None:
         was_sent = self.results.status(item.index) != "not started"
         if was_sent and not self.has(item):
             raise _changed_since_sent(
-                f"{item.place} has other inputs than an earlier try sent, or the flow_id changed."
+                f"{item.label} has other inputs than an earlier try sent, or the flow_id changed."
             )
 
     def _check_none_sent_beyond(self, number: int) -> None:
@@ -218,8 +220,8 @@ class BatchRecord(TaskRecord):
         """Return whether it is the item that was checked, or that an earlier try sent."""
         return item.index < len(self._digests) and self._digests[item.index] == item.digest
 
-    def is_missing(self, item: Item) -> bool:
-        """Return whether an item is to be sent, if this try has not sent it."""
+    def must_send(self, item: Item) -> bool:
+        """Return whether this try has to send an item, judging by what earlier tries recorded."""
         status = self.results.status(item.index)
         if status == "unknown":
             return self.start_again
@@ -235,15 +237,15 @@ class BatchRecord(TaskRecord):
         for item in source:
             number += 1
             if not self.has(item):
-                raise _changed_meanwhile(item.place)
-            if self.is_missing(item):
+                raise _changed_meanwhile(item.label)
+            if self.must_send(item):
                 yield item
         if number != self.results.total:
-            raise _changed_meanwhile(source.place_of(number))
+            raise _changed_meanwhile(source.label_of(number))
 
     def _keep_digest(self, index: int, digest: bytes) -> None:
-        missing = index + 1 - len(self._digests)
-        self._digests.extend(itertools.repeat(b"", missing))
+        gap = index + 1 - len(self._digests)
+        self._digests.extend(itertools.repeat(b"", gap))
         self._digests[index] = digest
 
 
@@ -262,8 +264,8 @@ def _changed_since_sent(what: str) -> InvalidRequestError:
     )
 
 
-def _changed_meanwhile(place: str) -> InvalidRequestError:
+def _changed_meanwhile(label: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{place} changed while the batch was read.",
+        f"{label} changed while the batch was read.",
         next_step="Let the batch be complete before this task begins.",
     )

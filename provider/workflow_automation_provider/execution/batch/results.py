@@ -80,8 +80,8 @@ class Results:
         index = item["index"]
         self._by_status[self.status(index)] -= 1
         self._by_status[item["status"]] += 1
-        missing = index + 1 - len(self._results)
-        self._results.extend(itertools.repeat(b"", missing))
+        gap = index + 1 - len(self._results)
+        self._results.extend(itertools.repeat(b"", gap))
         self._results[index] = json.dumps(item).encode()
 
     def get(self, index: int) -> BatchItem | None:
@@ -157,7 +157,7 @@ class Results:
 
         if status == "rejected":
             both = f"{earlier['why']} Later rejected: {why}"
-            earlier["why"] = OutcomeUnknownError(both).reason  # which is cut
+            earlier["why"] = OutcomeUnknownError(both).reason  # in one line, and cut
         return earlier
 
 

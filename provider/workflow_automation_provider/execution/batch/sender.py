@@ -33,7 +33,8 @@ class BatchSender:
     """
     Sends items in threads, each until the service has acted on it.
 
-    Once the batch is stopped, the threads take what is left without sending it.
+    Once the batch is stopped, the threads give the items that are left a result, without sending
+    them.
 
     :param hook: sends the requests
     :param retrier: how long the service may be busy or unreachable without interruption
@@ -66,7 +67,7 @@ class BatchSender:
         # What the threads are to send, and None for each to end.
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         # Wakes the main thread, once for each result.
-        self._answers: SimpleQueue[None] = SimpleQueue()
+        self._new_results: SimpleQueue[None] = SimpleQueue()
 
     # In the main thread ---------------------------------------------------------------------------
 
@@ -95,19 +96,19 @@ class BatchSender:
                     self._jobs.put(None)
 
     def send(self, jobs: Iterable[Job]) -> None:
-        """Let the threads send items, which have a result some time later."""
+        """Hand items to the threads, which send them and set their results."""
         for job in jobs:
             self._jobs.put(job)
 
-    def await_answer(self, seconds: float) -> None:
-        """Wait until a further item has its result, but no longer than for so many seconds."""
+    def await_result(self, seconds: float) -> None:
+        """Wait until another item has its result, but not for longer than this."""
         with contextlib.suppress(Empty):
-            self._answers.get(timeout=seconds)
+            self._new_results.get(timeout=seconds)
 
     # In any thread --------------------------------------------------------------------------------
 
     def stop(self, error: WorkflowAutomationError) -> None:
-        """Send nothing more; what no thread has sent was not started."""
+        """Send nothing more: items that no thread has sent are *not started*."""
         with self._stop_lock:
             if self.stopped_by is not None:
                 return
@@ -125,7 +126,7 @@ class BatchSender:
             if job is None:
                 return
             job.result = self._result_of(job, template)
-            self._answers.put(None)
+            self._new_results.put(None)
 
     def _result_of(self, job: Job, template: Request) -> BatchItem:
         """Send an item; return its result, whatever happens."""
@@ -165,14 +166,15 @@ class BatchSender:
             self._retrier.log.info("The response for %s: %s", name, text)
 
     def _note_failure(self, error: WorkflowAutomationError) -> None:
-        """Stop the batch if the outcome of a request says so."""
-        reason = self._streak.add(error, self._results.total)
-        if reason is None:
+        """Stop the batch, if no further item may be sent after this error."""
+        stopped_by = self._streak.add(error, self._results.total)
+        if stopped_by is None:
             return
+
         # Airflow may have ended the wait for a busy service.
-        if self._retrier.is_ended() and isinstance(reason, BusyError | NotSentError):
-            reason = NotSentError("The task was ended.")
-        self.stop(reason)
+        if self._retrier.is_ended() and isinstance(stopped_by, BusyError | NotSentError):
+            stopped_by = NotSentError("The task was ended.")
+        self.stop(stopped_by)
 
 
 def _as_known(error: BaseException) -> WorkflowAutomationError:

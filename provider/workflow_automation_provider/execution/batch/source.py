@@ -62,14 +62,14 @@ class Item:
     :param index: its position, from 0
     :param inputs: its encoded inputs, those of a file exactly as they are written there
     :param digest: identifies its inputs and the flow
-    :param place: what it is called in errors
+    :param label: what it is called in errors
     :param key: what people recognize it by, None without one
     """
 
     index: int
     inputs: bytes
     digest: bytes
-    place: str
+    label: str
     key: str | None = None
 
 
@@ -132,7 +132,7 @@ class BatchSource:
         if wrong:
             raise _all_of(wrong)
 
-    def place_of(self, index: int, line: int | None = None, column: int | None = None) -> str:
+    def label_of(self, index: int, line: int | None = None, column: int | None = None) -> str:
         """
         Return what an item is called in errors.
 
@@ -169,14 +169,14 @@ class BatchSource:
 
         :raises InvalidRequestError: if it cannot be sent
         """
-        place = self.place_of(index)
-        check_rendered(place, inputs)
-        check_names(place, inputs)
+        label = self.label_of(index)
+        check_rendered(label, inputs)
+        check_names(label, inputs)
         if not isinstance(inputs, Mapping):
             raise InvalidRequestError(
-                f"{place} is {kind_of(inputs)}: expected an object of input names and values."
+                f"{label} is {kind_of(inputs)}: expected an object of input names and values."
             )
-        return self._item(index, place, inputs, encode(place, inputs))
+        return self._item(index, label, inputs, encode(label, inputs))
 
     def _item_of_line(self, index: int, number: int, line: bytes) -> Item:
         """
@@ -187,18 +187,18 @@ class BatchSource:
         try:
             inputs = parse_line(line)
         except LineError as error:
-            place = self.place_of(index, number, error.column)
-            raise InvalidRequestError(f"{place} {error.problem}") from None
+            label = self.label_of(index, number, error.column)
+            raise InvalidRequestError(f"{label} {error.problem}") from None
 
-        place = self.place_of(index, number)
-        encode(place, inputs)  # checks its values; their numbers are sent with all their digits
-        return self._item(index, place, inputs, line.strip())
+        label = self.label_of(index, number)
+        encode(label, inputs)  # checks its values; their numbers are sent with all their digits
+        return self._item(index, label, inputs, line.strip())
 
-    def _item(self, index: int, place: str, inputs: Mapping[str, Any], encoded: bytes) -> Item:
+    def _item(self, index: int, label: str, inputs: Mapping[str, Any], encoded: bytes) -> Item:
         digest = hashlib.sha256(self._prefix + encoded).digest()[:DIGEST_BYTES]
-        return Item(index, encoded, digest, place, self._key_of(place, inputs))
+        return Item(index, encoded, digest, label, self._key_of(label, inputs))
 
-    def _key_of(self, place: str, inputs: Mapping[str, Any]) -> str | None:
+    def _key_of(self, label: str, inputs: Mapping[str, Any]) -> str | None:
         """
         Return an item's key as it may be shown, None without one.
 
@@ -208,23 +208,23 @@ class BatchSource:
             return None
         if self.key not in inputs:
             raise InvalidRequestError(
-                f"{place} has no input {self.key!r}, which is the key: give each item one."
+                f"{label} has no input {self.key!r}, which is the key: give each item one."
             )
 
         # As it is sent: a date, for example, is text.
-        value = json.loads(encode(place, inputs[self.key]), parse_int=str, parse_float=str)
+        value = json.loads(encode(label, inputs[self.key]), parse_int=str, parse_float=str)
         if not isinstance(value, str):
             raise InvalidRequestError(
-                f"{place} has {kind_of(inputs[self.key])} as {self.key!r}, which is the key: "
+                f"{label} has {kind_of(inputs[self.key])} as {self.key!r}, which is the key: "
                 "expected text or a number."
             )
         if not value.strip():
             raise InvalidRequestError(
-                f"{place} has an empty text as {self.key!r}, which is the key: give each item one."
+                f"{label} has an empty text as {self.key!r}, which is the key: give each item one."
             )
         if len(value) > MAX_KEY:
             raise InvalidRequestError(
-                f"{place} has {len(value)} characters as {self.key!r}, which is the key: "
+                f"{label} has {len(value)} characters as {self.key!r}, which is the key: "
                 f"expected at most {MAX_KEY}."
             )
         return one_line(self._redact(value))

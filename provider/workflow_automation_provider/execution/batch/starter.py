@@ -149,14 +149,14 @@ class BatchStarter:
             raise
 
     def _check_and_start(self) -> None:
-        missing = self._check_items()
+        number_to_send = self._check_items()
         template = None
-        if missing:
+        if number_to_send:
             template = self._hook.prepare_trigger({}, self._flow_id)
         if self._output:
             self._output.check(self._source)
         if template:
-            self._start_missing(missing, template)
+            self._start_items(number_to_send, template)
 
     def _check_items(self) -> int:
         """
@@ -167,7 +167,7 @@ class BatchStarter:
         self._record.read()
         if self._source.key is not None:
             self._hook.get_conn()  # each key is searched for secrets
-        missing = self._record.check(self._source)
+        number_to_send = self._record.check(self._source)
         self._progress.begin()
 
         counts = self._results.counts
@@ -177,11 +177,17 @@ class BatchStarter:
             self._log.warning(
                 "The task has been cleared since an earlier try: starting all items again."
             )
-        return missing
+        return number_to_send
 
     # Open and record ------------------------------------------------------------------------------
 
-    def _start_missing(self, missing: int, template: Request) -> None:
+    def _start_items(self, number: int, template: Request) -> None:
+        """
+        Send the items that are to be sent.
+
+        :param number: how many they are
+        :param template: a request without inputs
+        """
         target = {
             "conn_id": self._hook.workflow_automation_conn_id,
             "flow_id": template.flow_id,
@@ -189,24 +195,24 @@ class BatchStarter:
         if self._output:
             target["output_path"] = without_credentials(self._output.path)
         self._record.target = target
-        threads = min(self._max_concurrency, missing)
-        self._log_start(missing, threads, template.flow_id)
+        threads = min(self._max_concurrency, number)
+        self._log_start(number, threads, template.flow_id)
 
         items = self._record.to_send(self._source)
         with self._sender.running(threads, template):
             try:
                 self._send_all(items)
             except BaseException as error:
-                self._end_in_order(error)
-                # Any other exception is now what stopped the batch, and is reported at its end.
+                self._end_orderly(error)
+                # An exception has stopped the batch, whose end reports it; an interruption goes on.
                 if not isinstance(error, Exception):
                     raise
 
-    def _log_start(self, missing: int, threads: int, flow_id: str | None) -> None:
+    def _log_start(self, number: int, threads: int, flow_id: str | None) -> None:
         flow = f"flow {flow_id}" if flow_id else "the flow of the API key"
         self._log.info(
             "Starting %d runs of %s via connection %s, %d at a time.",
-            missing,
+            number,
             flow,
             self._hook.workflow_automation_conn_id,
             threads,
@@ -214,7 +220,7 @@ class BatchStarter:
         self._log.info(
             "If this try is killed, up to %d runs may have been started that only a later try "
             "reports. After the last try, look in the workflow's list of runs.",
-            min(self._chunk, missing),
+            min(self._chunk, number),
         )
 
     def _send_all(self, items: Iterator[Item]) -> None:
@@ -232,7 +238,7 @@ class BatchStarter:
 
     def _next(self, items: Iterator[Item]) -> list[Item]:
         """Return the next items to open: as many as there is room for, or none."""
-        room = self._chunk - len(self._in_flight.unanswered())
+        room = self._chunk - len(self._in_flight.without_result())
         if room < self._chunk / 2:
             return []
 
@@ -260,11 +266,12 @@ class BatchStarter:
     def _record_and_open(self, opened: list[Item]) -> None:
         """Record what is known, and open and send the next items."""
         results = self._in_flight.results()
-        # Also those that a thread gives a result meanwhile: it is recorded by the next write.
-        indexes = {item["index"] for item in results}
-        others = [index for index in self._in_flight.indexes() if index not in indexes]
+        # The others are still in flight, even if a thread gives them a result meanwhile: the next
+        # write records it.
+        recorded = {item["index"] for item in results}
+        others = [index for index in self._in_flight.indexes() if index not in recorded]
 
-        # Before the write, so that an interruption mentions them.
+        # Before the write: an interruption must give them a result.
         jobs = self._in_flight.add(opened)
 
         self._record.write(opened, results, in_flight=others)
@@ -278,14 +285,14 @@ class BatchStarter:
         until = time.monotonic() + _MAX_UNRECORDED
         while time.monotonic() < until:
             most = self._chunk // 2 if self._has_more else 0
-            has_room = len(self._in_flight.unanswered()) <= most
+            has_room = len(self._in_flight.without_result()) <= most
             if has_room:
                 return
-            self._sender.await_answer(_POLL_INTERVAL)
+            self._sender.await_result(_POLL_INTERVAL)
 
     # Interruptions --------------------------------------------------------------------------------
 
-    def _end_in_order(self, error: BaseException) -> None:
+    def _end_orderly(self, error: BaseException) -> None:
         """Stop the batch because of an error or an interruption, and record what is known."""
         try:
             self._await_last_responses(error)
@@ -294,7 +301,7 @@ class BatchStarter:
 
     def _await_last_responses(self, error: BaseException) -> None:
         """Send nothing more, and wait for the responses to the requests under way."""
-        # Takes effect before the next hand-over.
+        # Takes effect before the last byte of any further request is sent.
         self._hook.stop()
         self._sender.stop(self._interrupted(error))
 
@@ -308,7 +315,7 @@ class BatchStarter:
 
     def _save_results(self) -> None:
         """Record and log the results of the items in flight, now that the batch is stopped."""
-        without_response = self._settle_unanswered()
+        without_response = self._give_results()
         results = self._in_flight.results()
         is_recorded = self._record_last(results)
         if not is_recorded:
@@ -319,10 +326,10 @@ class BatchStarter:
                 ", ".join(without_response),
             )
 
-    def _settle_unanswered(self) -> list[str]:
+    def _give_results(self) -> list[str]:
         """Give each item in flight a result; return the names of those that may have been sent."""
         names = []
-        for job in self._in_flight.unanswered():
+        for job in self._in_flight.without_result():
             if job.may_be_sent:
                 names.append(self._results.name_of(job.index))
                 why = "It had no response when the batch was interrupted."
@@ -335,7 +342,8 @@ class BatchStarter:
     def _record_last(self, results: list[BatchItem]) -> bool:
         """Record the last results; return whether a later try can read them."""
         try:
-            # Twice: a write that was interrupted may yet take the place of the first one.
+            # Twice: a write that was interrupted may yet be carried out, and has the number of the
+            # first one.
             for _ in range(2):
                 self._record.write([], results)
         except Exception:
@@ -348,12 +356,12 @@ class BatchStarter:
         # Without a record, a retry would not continue the batch, but start it again.
         kind = BatchInterruptedError if self._record.outlives_try else WorkflowAutomationError
         message = f"The batch was interrupted by {type(error).__name__}"
-        # Some errors have no text, and some connections no client.
+        # Without the error's text if it cannot be had, or if there is no client to redact it.
         with contextlib.suppress(Exception):
             message += self._hook.get_conn().redact(f": {error}")
 
-        in_one_line = kind(message).reason
-        interruption = kind(in_one_line, code=Code.BATCH_INTERRUPTED)
+        one_line_of_it = kind(message).reason  # which is cut, too
+        interruption = kind(one_line_of_it, code=Code.BATCH_INTERRUPTED)
         interruption.__cause__ = error
         return interruption
 
@@ -370,8 +378,7 @@ class BatchStarter:
         if error is None:
             error = worst_result(self._results, fails_if_rejected=self._fails_if_rejected)
 
-        # The next try, which may be running already, writes the file: it starts more than this one
-        # knows.
+        # Not if the next try writes it: that may be running already, and starts further items.
         is_left_to_next_try = self._is_continued and self._is_retried(error)
         if not is_left_to_next_try:
             failure = self._write_output()
@@ -397,14 +404,14 @@ class BatchStarter:
         return isinstance(error, (*LEFT_TO_AIRFLOW, BatchInterruptedError))
 
     def _write_output(self) -> WorkflowAutomationError | None:
-        """Write the output file, if it was found to be writable; return the error if that fails."""
+        """Write the output file, if the check found it writable; return why that fails."""
         if self._output is None or not self._output.is_checked:
             return None
         try:
             self._output.write(self._items())
         except OutputUnavailableError as failure:
             if self._is_continued:
-                return failure  # the next try starts nothing again, and writes it
+                return failure  # a retry starts nothing again, and writes the file
             self._log.exception("The output file could not be written. Its runs follow.")
             log_runs(self._log, self._results, self._results.in_order())
             what = "The output file could not be written. The log names the runs."

@@ -84,9 +84,9 @@ class Started(NamedTuple):
 
 class Running(NamedTuple):
     """
-    A run's report that it is still running.
+    A run's report that it is still running; the first one claims the start, as ``started`` does.
 
-    It claims, too. ``progress`` is a number from 0 to 1.
+    ``progress`` is a number from 0 to 1.
     """
 
     message: str | None = None
@@ -179,7 +179,7 @@ def _kind(value: object) -> str:
 
 
 def without_token(report: Report, token: str) -> Report:
-    """Return a report with a note in place of the token: it may return its inputs."""
+    """Return a report with a note in place of the token: a flow may send back its inputs."""
     return type(report)(*(_withheld(token, value) for value in report))
 
 

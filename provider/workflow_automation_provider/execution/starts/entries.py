@@ -46,9 +46,9 @@ PREFIX = "workflow_automation_"
 START, OUTCOME = f"{PREFIX}start/", f"{PREFIX}outcome/"
 START_KEY = re.compile(rf"{START}(\d{{1,6}})/(\d{{1,6}})(?:/(.*))?", re.ASCII | re.DOTALL)
 """
-The key of a start.
+The key of a start: its try, its number within the try, and its name.
 
-Its try, its number within the try, and its name; None for the operator's own.
+The name is None for the operator's own start.
 """
 RUN = f"{PREFIX}run/"
 ADOPTED = f"{PREFIX}run"
@@ -100,11 +100,7 @@ def _named(key: str, name: str | None) -> str:
 
 
 class RunResult(TypedDict, total=False):
-    """
-    The run that a task started, as the task's result.
-
-    What the service returned, as far as known.
-    """
+    """The result of a task that started a run: the run, as far as it is known."""
 
     run_id: str
     """Its identifier, exactly as the service wrote it."""

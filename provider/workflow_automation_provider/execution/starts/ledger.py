@@ -139,9 +139,9 @@ class Facts(NamedTuple):
 
     def text(self, redactor: Redactor | None) -> str:
         """
-        Return what this and earlier starts may have left, in words.
+        Return in words what this and earlier starts may have left.
 
-        Except a run that was told to stop.
+        A run that was told to stop is left out.
 
         :param redactor: as in :meth:`run`
         """

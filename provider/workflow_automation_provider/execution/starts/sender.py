@@ -114,10 +114,9 @@ class StartSender:
 
     def _log_start(self) -> None:
         """
-        Log what is about to be sent.
+        Log what is about to be sent, before it is recorded.
 
-        Before the record is written: if the task is killed in its last try, no other try reports
-        the start, and these lines are in the log by then.
+        If the task is killed in its last try, no later try reports the start: only these lines do.
         """
         start = self._start
         flow = "the flow of the API key"
@@ -214,9 +213,9 @@ class StartSender:
         """
         Return what is known of a start without a usable response.
 
-        Its token is revoked if no later try would do it.
+        If no later try would settle it, its token is revoked.
 
-        :return: None if that cannot be known
+        :return: None if the store cannot tell
         """
         is_unknown = error.accepted is Accepted.MAYBE
         may_send_again = is_unknown and self._options.on_unknown_start != "fail"

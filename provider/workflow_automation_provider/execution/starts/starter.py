@@ -53,7 +53,7 @@ OnUnknownStart = Literal["fail", "start_again"]
 """
 What to do if it is unknown whether a run was started.
 
-Operators can also have the run ``"claim"`` it.
+An operator can also wait for the run to ``"claim"`` its start.
 """
 
 _LOOK = "Look in the workflow's list of runs."
@@ -61,9 +61,9 @@ _LOOK = "Look in the workflow's list of runs."
 
 def request_digest(inputs: object, flow_id: object) -> str | None:
     """
-    Return a hash of the request, None if its inputs cannot be encoded.
+    Return a hash of the request.
 
-    Sending them then fails.
+    :return: None if its inputs cannot be encoded: sending them will say why
     """
     from workflow_automation_provider.client.json_values import encode
 
@@ -117,7 +117,7 @@ class RunStarter:
         """
         What an earlier try left, as an error.
 
-        One of this try must mention it if nothing was started.
+        An error of this try must mention it, if this try started nothing.
         """
         self.facts: Facts
         """What is known of the start whose run is returned."""
@@ -251,7 +251,7 @@ class RunStarter:
         """
         Return the run of the last start.
 
-        What a person wrote and is left names the same run.
+        If a person has entered a run, it is the same one: the entry is deleted.
         """
         assert self._last  # noqa: S101
         run = self._return(self._last)

@@ -15,7 +15,6 @@ from workflow_automation_provider.execution.starts.entries import (
     LastMessage,
     Outcome,
     Revoked,
-    RunReports,
     Start,
     entry_of,
     read_entry,
