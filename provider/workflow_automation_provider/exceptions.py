@@ -214,8 +214,8 @@ class WorkflowAutomationError(Exception):
 
     @property
     def reason(self) -> str:
-        """What happened and what the service said, in one line of at most 500 characters."""
-        line = " ".join(f"{self.message} {self._said}".split())
+        """What happened and what the service responded, in one line of at most 500 characters."""
+        line = " ".join(f"{self.message} {self._service_text}".split())
         return line if len(line) <= _MAX_REASON else f"{line[: _MAX_REASON - 1]}…"
 
     def with_facts(self, kind: type[Self] | None = None, **facts: Unpack[_Facts]) -> Self:
@@ -233,7 +233,7 @@ class WorkflowAutomationError(Exception):
         return copied.with_traceback(self.__traceback__)
 
     @property
-    def _said(self) -> str:
+    def _service_text(self) -> str:
         return f"The service said: {self.quote}" if self.quote else ""
 
     def __str__(self) -> str:
@@ -248,7 +248,7 @@ class WorkflowAutomationError(Exception):
         ]
         message = f"[{self.code}] {self.message}" if self.code else self.message
         return "\n".join(
-            filter(None, (message, self._said, self.consequence, self.next_step, *where))
+            filter(None, (message, self._service_text, self.consequence, self.next_step, *where))
         )
 
 

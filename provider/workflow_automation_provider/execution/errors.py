@@ -1,7 +1,7 @@
 """
 How a task ends.
 
-The one place where an error gets its last words, and where Airflow is told not to retry.
+The one place where an error gets its advice, and where it is decided whether Airflow may retry.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def task_error(
         ``AirflowFailException``. Without a traceback, which would not help a DAG author
     """
     if isinstance(error, AirflowFailException):
-        return error.with_traceback(None)  # a start inside the task has said it all
+        return error.with_traceback(None)  # a start inside the task has made it whole
 
     # Whose run it is, if there is one.
     of_run, consequence = error, error.consequence
@@ -100,7 +100,7 @@ def task_error(
         lines.insert(0, "If Airflow retries the task, that may start a second run.")
     if name:
         lines.append("Clearing the task starts all its other runs again.")
-    return _last(error, is_retried, of_run.accepted, consequence, lines)
+    return _with_advice(error, is_retried, of_run.accepted, consequence, lines)
 
 
 def error_after_start(
@@ -133,7 +133,7 @@ def error_after_start(
         if is_retried and _has_retries_left(context):
             what_to_do = _WHILE_RETRIED.get(error.code, what_to_do)
         lines.append(what_to_do)
-    return _last(error, is_retried, error.accepted, consequence, lines)
+    return _with_advice(error, is_retried, error.accepted, consequence, lines)
 
 
 def _is_left_to_airflow(error: WorkflowAutomationError, retried: _Errors) -> bool:
@@ -151,22 +151,22 @@ def _has_retries_left(context: Context) -> bool:
     return ti is not None and ti.try_number <= ti.max_tries
 
 
-def _last(
+def _with_advice(
     error: WorkflowAutomationError,
     is_retried: bool,
     accepted: Accepted,
     consequence: str,
     lines: Sequence[str | None],
 ) -> WorkflowAutomationError:
-    """Return an error with its last words, of the class that tells Airflow whether to retry."""
+    """Return an error with its advice, of the class that tells Airflow whether to retry."""
     kind: Any = type(error)
-    last = error.with_facts(
+    advised = error.with_facts(
         kind if is_retried else _final_class(kind),
         accepted=accepted,
         consequence=consequence,
         next_step="\n".join(line for line in lines if line),
     )
-    return last.with_traceback(None)
+    return advised.with_traceback(None)
 
 
 def _how_to_continue_in(context: Context, run_id: str | None, name: str = "") -> str:
@@ -191,7 +191,7 @@ def how_to_continue(run_id: str | None = None, name: str = "") -> str:
     )
 
 
-# What a run says ---------------------------------------------------------------------------------
+# The message of a run ---------------------------------------------------------------------------
 
 _ESCAPE_CODE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # such as a color
@@ -214,7 +214,7 @@ def printable(line: str) -> str:
 
 def quoted(text: str) -> str:
     """
-    Return what a run says as its own words, to follow a colon: all of it can be seen.
+    Return the message of a run as a quotation, to follow a colon: all of it can be seen.
 
     A text of several lines is indented, below the colon. Of one that nobody can see, nothing is
     left.

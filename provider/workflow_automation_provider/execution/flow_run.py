@@ -2,10 +2,10 @@
 Start the run of a task and, if the task asks for it, upload its files and wait for its end.
 
 1. **Read** what an earlier try did, by :class:`~.starts.starter.RunStarter`.
-2. **Start** the run, unless there is one, after a check that Airflow can hear it.
+2. **Start** the run, unless there is one, after a check that it can call Airflow.
 3. **Upload** the run's files, which were checked before it was started.
-4. **Wait** for its end: the task parks, and begins here again, as a retry does; but it sends
-   nothing.
+4. **Wait** for its end: the task is suspended, and begins here again, as a retry does; but it
+   sends nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def unsupported_setting() -> str:
     )
 
 
-def _base_url(hook: WorkflowAutomationHook) -> str:
+def _callback_base_url(hook: WorkflowAutomationHook) -> str:
     """
     Return the URL at which the service reaches Airflow's API server.
 
@@ -103,8 +103,7 @@ def _base_url(hook: WorkflowAutomationHook) -> str:
             error.message,
             next_step=(
                 "Set the connection's extra callback_base_url to the URL at which the service "
-                "reaches Airflow's API "
-                f"server, such as {CALLBACK_EXAMPLE}."
+                f"reaches Airflow's API server, such as {CALLBACK_EXAMPLE}."
             ),
         ) from None
     return base
@@ -155,15 +154,15 @@ class FlowRun:
         self._callback_input = callback_input
         self._on_unknown_start = on_unknown_start
         self._is_resumed = is_resumed
-        self._why_url = ""
+        self._needs_url = ""
         """The argument that gives the run a URL, as a user writes it; empty if none does."""
         if wait_for_completion:
-            self._why_url = "wait_for_completion"
+            self._needs_url = "wait_for_completion"
         elif on_unknown_start == "claim":
-            self._why_url = "on_unknown_start='claim'"
+            self._needs_url = "on_unknown_start='claim'"
 
         self.run: RunResult | None = None
-        """The run, once it is known; empty if it has begun, but not said its id."""
+        """The run, once it is known; empty if it has begun, but not reported its id."""
         self.uploaded: Sequence[Element] = ()
         """What this process uploaded, for lineage."""
         self._record = StartRecord(context)
@@ -191,7 +190,7 @@ class FlowRun:
         Start the run, unless an earlier try did, then upload its files and wait for its end.
 
         :raises WorkflowAutomationError: if any of these failed
-        :raises BaseException: Airflow's signal to park the task
+        :raises BaseException: Airflow's signal to suspend the task
         """
         self._record.use()
         # Even if there is none yet: this process may still hold the link of another task.
@@ -232,28 +231,28 @@ class FlowRun:
     # Start --------------------------------------------------------------------------------------
 
     def _prepare(self) -> tuple[Request, dict[str, str]]:
-        if self._why_url:
-            self._check_heard()
+        if self._needs_url:
+            self._check_reachable()
         flow_id = self._rendered_flow_id()
         # First, because a function that makes the inputs may write the files as well.
         inputs = self._make_inputs()
         if self._files is not None:
             self._uploads.prepare(flow_id)
         fields: dict[str, str] = {}
-        if self._why_url and isinstance(inputs, Mapping):  # the hook rejects all others
+        if self._needs_url and isinstance(inputs, Mapping):  # the hook rejects all others
             inputs, fields = self._with_url(inputs)
         return self._hook.prepare_trigger(inputs, flow_id), fields
 
-    def _check_heard(self) -> None:
+    def _check_reachable(self) -> None:
         """
-        Check that Airflow can hear the run, before it is started.
+        Check that the run can call Airflow, before it is started.
 
         :raises InvalidRequestError: if it cannot
         """
-        why = self._why_url
+        why = self._needs_url
         if not self._record.outlives_try:
             raise InvalidRequestError(
-                f"{why} needs Airflow 3.3 or newer, which can park a task and keeps its state.",
+                f"{why} needs Airflow 3.3 or newer, which can suspend a task and keeps its state.",
                 next_step=f"Upgrade Airflow, or leave {why} out.",
             )
         if name := unsupported_setting():
@@ -276,7 +275,7 @@ class FlowRun:
                 f"inputs already has {name!r}, the name of the callback URL: pass another "
                 "callback_input."
             )
-        url = f"{_base_url(self._hook)}{PATH}"
+        url = f"{_callback_base_url(self._hook)}{PATH}"
         token = new_token(self._context["ti"].id)
         mask_secret(token)
         self._hook.get_conn().redact_also(token)
@@ -301,8 +300,8 @@ class FlowRun:
         if self._is_other_connection(facts):
             raise ConnectionUnusableError(
                 f"workflow_automation_conn_id is {self._hook.workflow_automation_conn_id!r}, and "
-                "the "
-                f"run was started by {facts.start.conn_id!r}: its files are uploaded by that one.",
+                f"the run was started by {facts.start.conn_id!r}: its files are uploaded by that "
+                "one.",
                 next_step="Name the connection that started the run, or clear the task.",
             )
         with usable_connection("The run was started"):

@@ -62,7 +62,7 @@ class TaskRecord:
 
     @property
     def was_continued(self) -> bool:
-        """Whether this try was executed before, and rescheduled or parked."""
+        """Whether this try was executed before, and rescheduled or suspended."""
         server = getattr(self._ti, "_ti_context_from_server", None)
         return bool(
             self._context.get("task_reschedule_count") or getattr(server, "next_method", None)
@@ -119,8 +119,7 @@ class TaskRecord:
         if self.get(_PROBE) is None and self.get(_PROBE) is None:
             raise RuntimeError(
                 "Airflow's task state store does not return what was just written to it, so what "
-                "an "
-                "earlier try did is unknown. If it started a run, its log names it."
+                "an earlier try did is unknown. If it started a run, its log names it."
             )
 
     def use(self) -> None:
@@ -137,8 +136,7 @@ class TaskRecord:
                 if not self.outlives_try:
                     _log.warning(
                         "Task state does not persist across tries before Airflow 3.3: a retry may "
-                        "start again what this "
-                        "try has started, and uploads all files again."
+                        "start again what this try has started, and uploads all files again."
                     )
             if entries in _used[1]:
                 raise InvalidRequestError(

@@ -235,7 +235,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         extra = {
             name: value for name, value in result.items() if name not in ("run_link", "response")
         }
-        # If the task was parked, an earlier process has uploaded them.
+        # If the task was suspended, an earlier process has uploaded them.
         files = (self._flow_run and self._flow_run.uploaded) or self.files
         return TaskSummary(extra | link_of(result), read=files)
 

@@ -16,7 +16,7 @@ Status  When
 408     the body is not complete after 10 seconds
 400     the body is not what a flow may say
 404     the run is not wanted: the task has ended, was cleared, or has another run; it should stop
-409     the run has said another end: the response says when
+409     the run has reported another end: the response says when
 200     the run should go on, or its end is stored; a repeat gets the same
 503     the task is deciding, the database is locked or gone, or too much is pending: call again
 ======  ==========================================================================================
@@ -191,6 +191,6 @@ async def _body(request: Request) -> bytes:
                 if len(body) > MAX_BODY:
                     raise HTTPException(413, f"The body is larger than {MAX_BODY} bytes.")
     except (TimeoutError, ClientDisconnect):
-        words = f"The body was not complete after {_TIMEOUT:.0f} seconds."
-        raise HTTPException(408, words, {"connection": "close"}) from None
+        reason = f"The body was not complete after {_TIMEOUT:.0f} seconds."
+        raise HTTPException(408, reason, {"connection": "close"}) from None
     return bytes(body)

@@ -6,12 +6,12 @@ the task, even if a retry has changed its id since, and one its entries. :func:`
 other query, takes no lock, and is all that a stranger gets.
 
 **Lock.** The DAG run, the task instance, and the start that gave out the token: in the order in
-which Airflow locks them when it parks or clears a task. Then the entries are read again, in a
+which Airflow locks them when it suspends or clears a task. Then the entries are read again, in a
 statement of its own: one that has waited for a lock may not see what was written meanwhile. To
 revoke a token, its task writes the start again, and so waits for what is decided here. SQLite locks
 no rows: one transaction writes at a time.
 
-**Wake.** A parked task is not resumed from here: until the scheduler has handled its executor's
+**Wake.** A task that waits is not resumed from here: until the scheduler has handled its executor's
 message that the task has left the worker, Airflow takes a task that is queued again for one that
 was lost, and fails it. Its timeout is lowered instead, to what is surely after that message, and
 the scheduler's sweep of timeouts resumes it.
@@ -119,7 +119,7 @@ def respond(token: str, report: Report) -> tuple[Verdict, End | None]:
         if isinstance(report, Ended) and verdict is Verdict.END:
             _wake(ti)
         if verdict is Verdict.STOP and _lacks_run_id(report, seen):
-            why = "404: the end has no run_id, and the run has said one before"
+            why = "404: the end has no run_id, and the run has sent one before"
             _change_message(session, ti, digest, refused_at=now, refusal=why)
         return verdict, after.end
 
@@ -297,10 +297,10 @@ def json_value(text: str | None) -> Any:
 
 
 def _wake(ti: TaskInstance) -> None:
-    """Have the scheduler's next sweep of timeouts resume a task, if it is parked."""
+    """Have the scheduler's next sweep of timeouts resume a task, if it waits."""
     if ti.state != TaskInstanceState.AWAITING_INPUT:
         return
-    # Its row was last updated when it was parked.
+    # Its row was last updated when it was suspended.
     now = datetime.now(UTC)
     soon = max(ti.updated_at + MIN_SLEEP, now) if ti.updated_at else now + MIN_SLEEP
     ti.trigger_timeout = min(ti.trigger_timeout or soon, soon)
@@ -342,12 +342,10 @@ def _transaction(*, writes: bool = False) -> Iterator[Session]:
     except SQLAlchemyError as error:
         # The error's text has the statement's parameters, which may be secret.
         cause = getattr(error, "orig", error)
-        words = (
-            str(cause).partition("\n")[0]
-            if isinstance(error, OperationalError)
-            else type(cause).__name__
-        )
-        raise UnavailableError(words) from None
+        reason = type(cause).__name__
+        if isinstance(error, OperationalError):
+            reason = str(cause).partition("\n")[0]
+        raise UnavailableError(reason) from None
 
 
 @contextlib.contextmanager

@@ -2,18 +2,18 @@
 Wait for a run to finish.
 
 The service has no status API, so the flow's last step reports the result. Among its inputs, the
-flow gets a URL of Airflow with a token for this run alone, and the task parks until the flow has
-called it:
+flow gets a URL of Airflow with a token for this run alone. The task waits in Airflow's state
+``awaiting_input`` (Airflow 3.3+) until the flow has called it:
 
 1. **Look** whether the run has ended: after the start, and whenever the task continues.
-2. **Push** what is known of the run, before each park: a person who knows its end may mark the
-   task.
-3. **Park**, without a worker, until the endpoint wakes the task, or the next look is due.
+2. **Push** what is known of the run as XComs, before the task is suspended: a person who knows the
+   end of the run may mark the task.
+3. **Suspend** the task until the endpoint wakes it, or the next look is due.
 
-A parked task (Airflow 3.3+, ``awaiting_input``) uses no worker, no triggerer and no pool slot. The
-scheduler's sweep of timeouts continues it in the operator's ``execute_complete``; the endpoint
-wakes it by lowering its timeout. A look does what a retry does: it reads the record, and so needs
-nothing that the task was parked with.
+A suspended task uses no worker, no triggerer and no pool slot. The scheduler's sweep of timeouts
+continues it in the operator's ``execute_complete``; the endpoint wakes it by lowering its timeout.
+A look does what a retry does: it reads the record, and so needs nothing that the task was suspended
+with.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.starts.record import StartRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-# How long a parked task sleeps if nobody wakes it: three times as long as it has waited. The first
-# sleep is short, because an end that comes between the task's last look and its park wakes nobody.
+# How long a task is suspended if nobody wakes it: three times as long as it has waited. The first
+# time is short, because an end that comes after the last look, but before that, wakes nobody.
 _SLEEP_FACTOR = 3
 _MAX_SLEEP = timedelta(hours=1)
 
 MIN_SLEEP = timedelta(seconds=25)
 """
-How long a task is parked at least.
+How long a task is suspended at least.
 
 By then, the scheduler knows that the task has left its worker: Airflow 3.3 takes a task that is
 queued before that for one that was lost. A process that goes on after its end is killed after
@@ -69,9 +69,9 @@ class CompletionWait:
     """
     The wait of one task for the end of its run.
 
-    :param record: has what the run says
+    :param record: has what the run reports
     :param retrier: its logger, and whether Airflow ended the task
-    :param on_run: called with the run before each park
+    :param on_run: called with the run before the task is suspended
     :param expects_claim: whether a flow that never claims its start is worth a warning
     :param is_resumed: whether the task waits already
     """
@@ -98,14 +98,14 @@ class CompletionWait:
 
     def wait(self, facts: Facts) -> RunResult:
         """
-        Return the run with the flow's result once it succeeded; park the task until then.
+        Return the run with the flow's result once it succeeded; suspend the task until then.
 
         :param facts: what is known of its start
         :raises RunFailedError: if the run failed, or was told to stop
         :raises RunTimeoutError: if no result was reported in time
-        :raises InvalidRequestError: if a person entered the run, and another one has the task
+        :raises InvalidRequestError: if the task has adopted the run, and another one has the task
         :raises ConnectionUnusableError: if the run has ended, but the connection cannot be used
-        :raises BaseException: Airflow's signal to park the task
+        :raises BaseException: Airflow's signal to suspend the task
         """
         while not facts.reports.end:
             left = self._left(facts)
@@ -119,7 +119,7 @@ class CompletionWait:
 
             if is_supervised():
                 self._suspend(facts, left)
-            # Outside a scheduler, nobody would wake a parked task.
+            # Outside a scheduler, nobody would wake the task.
             if self._retrier.is_ended():
                 raise RunTimeoutError(
                     "The task was ended before anybody said how the run ended.", **self._ids(facts)
@@ -130,10 +130,10 @@ class CompletionWait:
 
     def _look(self, facts: Facts, *, certainly: bool = False) -> Facts:
         """
-        Return the facts with what the run has said by now.
+        Return the facts with what the run has reported by now.
 
         :raises RunFailedError: if it was told to stop
-        :raises InvalidRequestError: if a person entered the run, and another one has the task
+        :raises InvalidRequestError: if the task has adopted the run, and another one has the task
         """
         start = facts.start
         assert start.token  # noqa: S101
@@ -148,27 +148,29 @@ class CompletionWait:
     # Time ---------------------------------------------------------------------------------------
 
     def _left(self, facts: Facts) -> timedelta:
-        """Return how long the task may still wait for the next thing that the run says."""
+        """Return how long the task may still wait for the next report of the run."""
         now = datetime.now(UTC)
         left = facts.until - now
         if facts.start.heartbeat_timeout is None:
             return left
-        silent_until = self._last_said(facts) + timedelta(seconds=facts.start.heartbeat_timeout)
+        silent_until = self._last_report_at(facts) + timedelta(
+            seconds=facts.start.heartbeat_timeout
+        )
         return min(left, silent_until - now)
 
-    def _last_said(self, facts: Facts) -> datetime:
-        """Return when the run last said something, or the wait began."""
-        claim = facts.reports.claim
+    def _last_report_at(self, facts: Facts) -> datetime:
+        """Return when the run last reported something, or the wait began."""
         assert facts.start.token  # noqa: S101
-        word = self._record.last_message(facts.start.token)
-        times = [facts.since, claim and claim.at, word.at]
+        claim = facts.reports.claim
+        message = self._record.last_message(facts.start.token)
+        times = [facts.since, claim and claim.at, message.at]
         return max(at for at in times if at)
 
     def _timed_out(self, facts: Facts) -> RunTimeoutError:
         """Return the error for a run that is overdue, or silent."""
         if facts.until <= datetime.now(UTC):
             return self._overdue(facts)
-        last = self._last_said(facts).isoformat(timespec="seconds")
+        last = self._last_report_at(facts).isoformat(timespec="seconds")
         timeout = timedelta(seconds=facts.start.heartbeat_timeout or 0)
         return RunTimeoutError(
             f"The run has said nothing since {last}, for longer than heartbeat_timeout "
@@ -179,31 +181,33 @@ class CompletionWait:
 
     def _overdue(self, facts: Facts) -> RunTimeoutError:
         run = facts.run(self._redactor_or_none(facts))
-        by_id = "the workflow's list of runs"
-        if "run_id" in run:
-            by_id = f"run {run['run_id']}"
-        where = run.get("run_link") or by_id
+        where = "the workflow's list of runs"
+        if "run_link" in run:
+            where = run["run_link"]
+        elif "run_id" in run:
+            where = f"run {run['run_id']}"
+
+        at = ""
+        if facts.start.callback_url:
+            at = f" at {facts.start.callback_url}"
         timeout = facts.until - facts.since
-        url = facts.start.callback_url
-        at = f" at {url}" if url else ""
         return RunTimeoutError(
-            f"No result was reported within completion_timeout ({timeout}). {self._said(facts)}",
+            f"No result was reported within completion_timeout ({timeout}). "
+            f"{self._reports_text(facts)}",
             next_step=(
                 f"Look at {where}.\nIf its last step failed to call back, look at its error, and "
-                "whether the "
-                f"service reaches Airflow{at}."
+                f"whether the service reaches Airflow{at}."
             ),
             **self._ids(facts),
         )
 
-    # Park ---------------------------------------------------------------------------------------
+    # Suspend ------------------------------------------------------------------------------------
 
     def _suspend(self, facts: Facts, left: timedelta) -> NoReturn:
         if not self._is_resumed and self._record.max_tries == 0:
             self._log.warning(
                 "The task waits without retries: if anything fails while it looks at its run, it "
-                "fails for good, "
-                "whatever becomes of the run. Set retries=1 or more."
+                "fails for good, whatever becomes of the run. Set retries=1 or more."
             )
         redactor = self._redactor_or_none(facts)
         run = facts.run(redactor)
@@ -229,7 +233,7 @@ class CompletionWait:
         """
         Push the run as Airflow does once a task has succeeded.
 
-        A task that a person marks as success passes the run on: a park and a mark keep the XComs.
+        A task that a person marks as success passes the run on: its XComs are kept.
         """
         outcome = facts.outcome
         response: RunResult = (outcome and outcome.run) or {}
@@ -252,8 +256,7 @@ class CompletionWait:
         except Exception:
             self._log.warning(
                 "The run could not be pushed as an XCom: if the task is marked as success while it "
-                "waits, the "
-                "next one does not get it.",
+                "waits, the next one does not get it.",
                 exc_info=True,
             )
 
@@ -268,7 +271,7 @@ class CompletionWait:
         """
         redactor = self._redactor(facts, end)
         run = facts.run(redactor)
-        self._log.info(self._said(facts))
+        self._log.info(self._reports_text(facts))
         response = facts.outcome and facts.outcome.run
         if response and facts.reports.run_id not in (None, response.get("run_id")):
             self._log.warning(
@@ -280,8 +283,7 @@ class CompletionWait:
         if self._expects_claim and not facts.reports.claim:
             self._log.warning(
                 "The run has not claimed its start: the flow has no first step that does. Wherever "
-                "the outcome of "
-                "a start is unknown, another run is started, as with "
+                "the outcome of a start is unknown, another run is started, as with "
                 "on_unknown_start='start_again'."
             )
 
@@ -290,9 +292,8 @@ class CompletionWait:
         if result is not end.result:
             self._log.warning("The result is %s", result)
         if end.status == "failed":
-            failed, words = "The flow said that the run failed", quoted(message)
             raise RunFailedError(
-                f"{failed}:{words}" if words else f"{failed}.",
+                _failure_text(message),
                 result=result,
                 run_id=run.get("run_id"),
                 flow_id=run.get("flow_id"),
@@ -314,31 +315,45 @@ class CompletionWait:
         with usable_connection(f"The flow said that the run {ended}, which is stored"):
             return redactor_for(self._hook, facts.start.conn_id)
 
-    def _said(self, facts: Facts) -> str:
-        """Return when the run said what, in order, and the last call that was refused."""
-        reports, word = facts.reports, LastMessage()
+    def _reports_text(self, facts: Facts) -> str:
+        """Return when the run reported what, in order, and the last call that was refused."""
         assert facts.start.token  # noqa: S101
+        message = LastMessage()
         with contextlib.suppress(Exception):  # it decides nothing
-            word = self._record.last_message(facts.start.token)
-        said: list[tuple[datetime, str]] = []
-        if reports.claim:
-            said.append((reports.claim.at, "started"))
-        if reports.end:
-            said.append((reports.end.at, reports.end.status))
-        if word.at:
-            said.append((word.at, "running (its last)"))
-        steps = ", ".join(f"{what} at {at:%H:%M:%S}" for at, what in sorted(said))
-        words = f"The run said: {steps}." if steps else "The run has said nothing."
-        if word.refused_at:
+            message = self._record.last_message(facts.start.token)
+
+        reports: list[tuple[datetime, str]] = []
+        if facts.reports.claim:
+            reports.append((facts.reports.claim.at, "started"))
+        if facts.reports.end:
+            reports.append((facts.reports.end.at, facts.reports.end.status))
+        if message.at:
+            reports.append((message.at, "running (its last)"))
+        text = "The run has said nothing."
+        if reports:
+            steps = ", ".join(f"{what} at {at:%H:%M:%S}" for at, what in sorted(reports))
+            text = f"The run said: {steps}."
+
+        if message.refused_at:
+            shown = "(not shown)"
             redactor = self._redactor_or_none(facts)
-            shown = one_line(redactor.text(word.refusal)) if redactor else "(not shown)"
-            words += f" A call at {word.refused_at:%H:%M:%S} was refused: {shown}"
-        return words
+            if redactor:
+                shown = one_line(redactor.text(message.refusal))
+            text += f" A call at {message.refused_at:%H:%M:%S} was refused: {shown}"
+        return text
 
     def _ids(self, facts: Facts) -> dict[str, Any]:
         """Return what an error names of the run."""
         run = facts.run(self._redactor_or_none(facts))
         return {"run_id": run.get("run_id"), "flow_id": run.get("flow_id")}
+
+
+def _failure_text(message: str) -> str:
+    failed = "The flow said that the run failed"
+    words = quoted(message)
+    if words:
+        return f"{failed}:{words}"
+    return f"{failed}."
 
 
 def is_supervised() -> bool:
