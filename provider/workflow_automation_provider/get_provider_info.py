@@ -71,6 +71,12 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["workflow_automation_provider.hooks.workflow_automation"],
             }
         ],
+        "triggers": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": ["workflow_automation_provider.triggers.mailbox"],
+            }
+        ],
         "connection-types": [_CONNECTION_TYPE],
         "asset-uris": [_ASSET_URIS],
         "extra-links": ["workflow_automation_provider.links.FlowRunLink"],

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from rules import Endpoint, Task
-from state import NOBODY, Run, State
+from state import NOBODY, NOW, Run, State, number_of, run_id
+from workflow_automation_provider.execution.starts.entries import End, RunReports
 
 
 class World(Task, Endpoint):
@@ -41,13 +42,13 @@ class World(Task, Endpoint):
         yield self._denied(s)  # it is rejected
         if self.has_url and len(s.runs) >= self.size.runs:
             return
-        new = Run(s.token, "exists" if self.has_url else "works")
+        new = Run(s.token, "exists" if self.asks else "works")
         sent, number = s._replace(runs=(*s.runs, new)), len(s.runs)
         yield sent.now("run", number)
         yield sent.now("nothing" if "all-nothing" in self.on else "doubt")  # the response is lost
         if "odd" in self.on:
             yield sent.now("unidentified")
-        if not self.has_url:
+        if not self.asks:
             return
         if "honest" not in self.on:
             yield self._denied(sent)  # a gateway lies
@@ -69,7 +70,7 @@ class World(Task, Endpoint):
             t = s._replace(orphans=s.orphans - {token})
             yield t
             if len(s.runs) < self.size.runs:
-                yield t._replace(runs=(*s.runs, Run(token, "exists" if self.has_url else "works")))
+                yield t._replace(runs=(*s.runs, Run(token, "exists" if self.asks else "works")))
         for entry in s.late:
             if not self.waits_for_lock(s, entry):
                 t = self.written(s._replace(late=s.late - {entry}), entry)
@@ -90,6 +91,9 @@ class World(Task, Endpoint):
         if decided := s.locked or s.loose:
             yield self.commit(s, decided)
             return
+        if self.has_mailbox:
+            yield from self._runs_write(s)
+            return
         for number, run in enumerate(s.runs):
             if not self.on & {"no-first", "no-url"}:
                 asks_again = "again-words" in self.on and run.does in ("success", "failed")
@@ -103,6 +107,18 @@ class World(Task, Endpoint):
             ):
                 for word in ("success", "failed") if "fails" in self.on else ("success",):
                     yield from self.hear(s, number, word)
+
+    def _runs_write(self, s: State) -> Iterator[State]:
+        """Let a run end: it writes to its mailbox, if it is the first to do so."""
+        for number, run in enumerate(s.runs):
+            if "ends" not in self.on or not run.is_open:
+                continue
+            for word in ("success", "failed") if "fails" in self.on else ("success",):
+                name = None if "no-id" in self.on else run_id(number)
+                end = End(NOW, word, name)
+                mailboxes, place = [*s.mailboxes], self.place(run.token)
+                mailboxes[place] = mailboxes[place] or number_of(RunReports(end=end))
+                yield s.with_run(number, word)._replace(mailboxes=tuple(mailboxes))
 
     # Airflow --------------------------------------------------------------------------------------
 

@@ -29,7 +29,9 @@ class Promises:
         works = [run.token for run in s.runs if run.does == "works"]
         if not all(self._is_mentioned(s, number) for number in range(len(s.runs))):
             return "a run goes unmentioned"
-        if len(works) > 1:
+        # Where a run cannot be told to stop, "start_again" accepts a second one.
+        is_second_accepted = self.world.has_mailbox and self.world.policy == "start_again"
+        if len(works) > 1 and not is_second_accepted:
             return "two runs work"
         if s.step[0] not in ("done", "parked"):
             return ""
@@ -42,7 +44,7 @@ class Promises:
             return f"a {s.task} task has a run that was told to stop, and cannot know"
         if is_green and is_stopped:
             return "a green task has a run that was told to stop"
-        if any(other != token for other in works):
+        if any(other != token for other in works) and not is_second_accepted:
             return f"a {s.task} task has another run than the one that works"
         run = s.last.run if s.last and s.last.token == token else NOBODY
         if run != NOBODY and end and end.run_id not in (None, run_id(run)):
@@ -57,6 +59,10 @@ class Promises:
             and "stale-revoke" in self.on
         ):
             return "a task waits for a run that can never go on"
+        if is_green and self.world.has_mailbox and self.world.waits:
+            written = {n for n, run in enumerate(s.runs) if run.token == token}
+            if not end or (self.has_ids and end.run_id not in {run_id(n) for n in written}):
+                return "a green task has the end of another start's run, or none"
         counting = {start.token for start in s.starts if start.max_tries == s.max_tries}
         if is_green and self._succeeded(s, counting - {token}):
             return "a successful end is lost"
@@ -96,7 +102,13 @@ class Promises:
             claim = s.said(t.step[1]).claim if t.step[1] != NOBODY else None
             if claim and claim.run_id != run_id(t.step[2]):
                 return "a task returns another run than the one that has claimed"
-        gives_up = name == "finish" and t.task == "failed" and t.kills == s.kills
+        if fails and name in ("look", "look_once", "doubt") and self.world.has_mailbox:
+            last = s.last
+            if last and last.token != NOBODY and self.world.mailbox(s, last.token):
+                return "a task fails in doubt though its mailbox has the end"
+        has_given_up = name == "finish" and s.task == "running" and t.task == "failed"
+        is_others = t.is_gone or t.marks != s.marks or t.kills != s.kills
+        gives_up = has_given_up and not is_others
         counting = {s.last.token} if s.last and s.counts(s.last.token) else set()
         if gives_up and self._succeeded(s, counting):
             return "a successful end is lost: the task fails"
@@ -110,7 +122,11 @@ class Promises:
         known = {outcome.token for outcome in s.outcomes if outcome.kind != "nothing"}
         if is_alone and known & (before - stopped):
             return "a second run is sent, by itself, beside one that is known"
-        if self.world.policy == "fail" and not self.on & {"again", "same-gen"}:
+        # With a mailbox, there is nobody to ask whether the run was claimed.
+        keeps_doubt = self.world.policy == "fail" or (
+            self.world.has_mailbox and self.world.policy == "claim"
+        )
+        if keeps_doubt and not self.on & {"again", "same-gen"}:
             exist = (before - stopped - {s.token}) & {run.token for run in s.runs}
             if any(start.token in exist and not self._is_nothing(s, start) for start in s.starts):
                 return "a second run is sent, by itself, in doubt"

@@ -50,6 +50,8 @@ class Rules:
         self.on = size.words
         self.waits = "wait" in self.on
         self.has_url = "no-url" not in self.on
+        self.has_mailbox = "mailbox" in self.on
+        self.asks = self.has_url and not self.has_mailbox
         self.policy: Literal["fail", "claim", "start_again"] = (
             "fail"
             if "on-fail" in self.on
@@ -99,6 +101,8 @@ class Rules:
         if kind == "outcome":
             outcomes = frozenset(x for x in s.outcomes if x.execution != what.execution)
             return s._replace(outcomes=outcomes | {what})
+        if kind == "report":
+            return s.with_said(*what)
         return s._replace(revoked=s.revoked | {what})
 
     def read(self, s: State, start: Start | None) -> Known:
@@ -106,7 +110,35 @@ class Rules:
         if start is None:
             return Known()
         said = s.reports[start.token] if start.token != NOBODY and self.has_url else 0
-        return Known(start, s.outcome(start), said, start.token in s.revoked, False, self.has_url)
+        is_revoked = start.token in s.revoked
+        return Known(
+            start,
+            s.outcome(start),
+            said,
+            is_revoked,
+            False,
+            self.has_url,
+            self.is_in_doubt_for_good,
+        )
+
+    @property
+    def is_in_doubt_for_good(self) -> bool:
+        """Whether the ledger knows that a run has a mailbox, and cannot be told to stop."""
+        return self.has_mailbox and "mailbox-claims" not in self.on
+
+    def is_unread(self, s: State, start: Start | None) -> bool:
+        """Whether the task sees an end in the mailbox of a start that it has not recorded."""
+        if start is None or start.token == NOBODY or not self.has_mailbox:
+            return False
+        return bool(self.mailbox(s, start.token)) and not s.reports[start.token]
+
+    def mailbox(self, s: State, token: int) -> int:
+        """What is in the mailbox of a token, as in ``reports``."""
+        return s.mailboxes[self.place(token)]
+
+    def place(self, token: int) -> int:
+        """Where the mailbox of a token is."""
+        return 0 if "one-mailbox" in self.on else token
 
     # What is decided, by the engine's code --------------------------------------------------------
 
@@ -199,6 +231,11 @@ class Task(Rules):
 
     def _read_and_decide(self, s: State, *, is_resumed: bool = False) -> Iterator[State]:
         """Decide by what is read; once, an entry that is there may not be seen."""
+        last = s.last
+        looks = "no-mailbox-look" not in self.on
+        if looks and last and last.max_tries == s.max_tries and self.is_unread(s, last):
+            yield from self._copy(s, last.token)
+            return
         known = self.read(s, s.last)
         yield from self._decided(s, known, is_resumed=is_resumed)
         if "blind" not in self.on or s.last is None or s.blind:
@@ -206,13 +243,18 @@ class Task(Rules):
         t = s._replace(blind=True)
         hidden = [
             self.read(t, max(s.starts - {s.last}, default=None)),
-            known._replace(reports=0),
+            # What is in a mailbox is seen, also where its copy is not.
+            known if self.has_mailbox else known._replace(reports=0),
             known._replace(outcome=None),
             known._replace(is_revoked=False),
         ]
         for seen in hidden:
             if self._is_acted_on(t, seen, is_resumed=is_resumed):
                 yield from self._decided(t, seen, is_resumed=is_resumed)
+
+    def _copy(self, s: State, token: int) -> Iterator[State]:
+        """Record what is in a mailbox, and go on."""
+        yield from self.write(s, ("report", (token, self.mailbox(s, token))), s.step)
 
     def _is_acted_on(self, s: State, seen: Known, *, is_resumed: bool = False) -> bool:
         """Whether the task acts on what it saw, and does not write a probe and read again."""
@@ -251,9 +293,12 @@ class Task(Rules):
     def _decided(self, s: State, known: Known, *, is_resumed: bool = False) -> Iterator[State]:
         """Do what the ledger decides."""
         match self._decision(s, known, is_resumed=is_resumed), known.start:
+            case Decision.ADOPT, start if self.is_unread(s, start):
+                assert start
+                yield from self._copy(s, start.token)
             case Decision.ADOPT, _:
                 yield self._enters(s, known)
-            case Decision.REVOKE, _:
+            case Decision.SETTLE, _:
                 yield s.now("revoke", known._replace(reports=0))
             case Decision.SEND, start:
                 was_cleared = start is not None and start.max_tries != s.max_tries
@@ -293,7 +338,7 @@ class Task(Rules):
 
         A stop that has begun is decided by the start before.
         """
-        if issuer is None or "enter-touch" in self.on:
+        if issuer is None or "enter-touch" in self.on or not self.asks:
             yield s.now("take", token)
         else:
             yield from self.write(s, ("start", issuer), ("take", token))
@@ -301,7 +346,9 @@ class Task(Rules):
     # Close a start --------------------------------------------------------------------------------
 
     def _revoke(self, s: State, known: Known) -> Iterator[State]:
-        if "no-revoke" in self.on:
+        if not self.asks:
+            yield s.now("look", known)
+        elif "no-revoke" in self.on:
             yield s.now("touch", known)
         else:
             yield from self.write(s, ("revoked", known.token), ("touch", known))
@@ -324,9 +371,14 @@ class Task(Rules):
 
         An execution that closes its own start never sends another.
         """
-        closed = known._replace(reports=s.reports[known.token], is_revoked=True, is_settled=True)
+        if self.is_unread(s, known.start) and "no-mailbox-look" not in self.on:
+            yield from self._copy(s, known.token)
+            return
+        closed = known._replace(
+            reports=s.reports[known.token], is_revoked=self.asks, is_settled=True
+        )
         yield from self._looked(s, closed)
-        if "blind" in self.on and not s.blind and closed.reports:
+        if "blind" in self.on and not s.blind and closed.reports and self.asks:
             t, seen = s._replace(blind=True), closed._replace(reports=0)
             if self._is_acted_on(t, seen):
                 yield from self._looked(t, seen)
@@ -346,13 +398,19 @@ class Task(Rules):
         """Begin a start."""
         if s.token + 1 >= self.size.tokens:
             return
-        yield s._replace(token=s.token + 1, step=("start",), reports=(*s.reports, 0))
+        yield s._replace(
+            token=s.token + 1,
+            step=("start",),
+            reports=(*s.reports, 0),
+            mailboxes=(*s.mailboxes, 0) if self.has_mailbox else (),
+        )
 
     def _start(self, s: State) -> Iterator[State]:
         """Record the start."""
+        is_settled = s.revoked or (self.has_mailbox and s.starts)
         then = (
             ("check",)
-            if "marks" in self.on and "no-check" not in self.on and s.revoked
+            if "marks" in self.on and "no-check" not in self.on and is_settled
             else ("send",)
         )
         for t in self.write(s, ("start", self._own(s)), then):
@@ -374,7 +432,8 @@ class Task(Rules):
             # It cannot be recorded: a task that would wait closes the start.
             own = Known(self._own(s))
             is_own = ("finish", s.token, run, None, False)
-            yield s.now("revoke", own) if self.waits else s.now(*is_own)
+            closes = s.now("revoke", own) if self.asks else s.now("look_once")
+            yield closes if self.waits else s.now(*is_own)
 
     def _doubt(self, s: State) -> Iterator[State]:
         """
@@ -382,17 +441,22 @@ class Task(Rules):
 
         Else leave the start to the next try, or close it where none would do so.
         """
+        if self.is_unread(s, self._own(s)):
+            yield from self._copy(s, s.token)
+            return
         if self.has_url and s.said(s.token).has_begun:
             yield from self._returned(s, s.token)
             return
         if self.policy != "fail":
             yield from self.retried(s)
-        yield s.now("revoke", Known(self._own(s))) if self.has_url else s.now("ended")
+        yield s.now("revoke", Known(self._own(s))) if self.asks else s.now("ended")
 
     def _unidentified(self, s: State) -> Iterator[State]:
         """Record that the response does not say which run was started; it may have claimed."""
-        is_settled = self.has_url and "odd-open" not in self.on
-        then = ("revoke", Known(self._own(s))) if is_settled else ("ended",)
+        is_settled = self.asks and "odd-open" not in self.on
+        then: tuple[Any, ...] = ("look_once",) if self.has_mailbox else ("ended",)
+        if is_settled:
+            then = ("revoke", Known(self._own(s)))
         yield from self.write(s, ("outcome", Outcome(s.execution, "unidentified", s.token)), then)
 
     def _nothing(self, s: State) -> Iterator[State]:
@@ -407,10 +471,12 @@ class Task(Rules):
 
         Else leave the start to the next try, or close it where none would do so.
         """
-        if self.has_url and s.said(s.token).has_begun:
+        if self.is_unread(s, self._own(s)):
+            yield from self._copy(s, s.token)
+        elif self.has_url and s.said(s.token).has_begun:
             yield from self._returned(s, s.token)
         else:
-            is_open = not self.has_url or "nothing-open" in self.on
+            is_open = not self.asks or "nothing-open" in self.on
             yield s.now("ended") if is_open else s.now("revoke", Known(self._own(s)))
             yield from self.retried(s)
 
@@ -426,6 +492,9 @@ class Task(Rules):
 
         Fail if a person entered it, and it was refused, or another one has the task.
         """
+        if self.is_unread(s, s.last):
+            yield from self._copy(s, token)
+            return
         reports = s.said(token) if self.has_url and token != NOBODY else numbered(0)
         end = reports.end and reports.end.status
         adopted = s.last.run if s.last else NOBODY
@@ -459,7 +528,8 @@ class Task(Rules):
         """Go on once the run has ended or was told to stop; time out."""
         if not self.is_free(s):
             return
-        if s.said(token).end or s.said(token).stopped or "unwritten" in self.on:
+        is_written = self.has_mailbox and self.mailbox(s, token)
+        if is_written or s.said(token).end or s.said(token).stopped or "unwritten" in self.on:
             yield s._replace(step=("resume",), task="running")
         else:
             yield s._replace(step=("ended",), task="failed")

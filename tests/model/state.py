@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
 
 
 Entry = tuple[str, Any]
-"""What the task writes: *start*, *outcome* or *revoked*, and its content."""
+"""What the task writes: *start*, *outcome*, *revoked* or *report*, and its content."""
 
 
 class Decided(NamedTuple):
@@ -82,6 +82,7 @@ class State(NamedTuple):
     One state.
 
     :param reports: what ``run/{token}`` says, for each token: a number of :func:`reports`
+    :param mailboxes: what the run of each token has written to its mailbox, as in ``reports``
     :param locked: what the endpoint is about to commit
     :param loose: the same without the locks, where that is left out
     :param task: running, restarting, parked, retry, failed, success: as Airflow has it
@@ -97,6 +98,7 @@ class State(NamedTuple):
     outcomes: frozenset[Outcome] = frozenset()
     revoked: frozenset[int] = frozenset()
     reports: tuple[int, ...] = ()
+    mailboxes: tuple[int, ...] = ()
     locked: Decided | None = None
     loose: Decided | None = None
     runs: tuple[Run, ...] = ()
@@ -179,6 +181,7 @@ class Known(NamedTuple):
     is_revoked: bool = False
     is_settled: bool = False
     has_url: bool = True
+    has_mailbox: bool = False
 
     @property
     def token(self) -> int:
@@ -192,7 +195,13 @@ class Known(NamedTuple):
         token = f"token {at.token}" if self.has_url and at.token != NOBODY else None
         run = None if at.run == NOBODY else entries.run_result(run_id(at.run))
         start = entries.Start(
-            try_number=at.execution, number=0, at=NOW, max_tries=at.max_tries, token=token, run=run
+            try_number=at.execution,
+            number=0,
+            at=NOW,
+            max_tries=at.max_tries,
+            token=token,
+            mailbox="mailbox" if self.has_mailbox else "",
+            run=run,
         )
         outcome = None
         if self.outcome:

@@ -29,6 +29,7 @@ MAY_HAPPEN = {
     "no-id": "runs do not say their run_id",
     "no-first": "runs do not claim",
     "no-url": "runs are given no URL",
+    "mailbox": "runs cannot ask: each writes its end, once, to a mailbox of its own",
     "collide": "an execution takes the key of one that was killed, whose write comes late",
     "blind": "once, a read of an entry that is there finds nothing",
     "unwritten": "an outcome cannot be recorded",
@@ -56,6 +57,9 @@ LEAVE_OUT = {
     "enter-other": "a run that a person entered must be the last start's",
     "enter-ended": "no other run may have ended",
     "enter-refused": "it must not have been refused",
+    "no-mailbox-look": "the task looks into the mailbox before it decides",
+    "mailbox-claims": "a doubt with a mailbox stays one, whatever on_unknown_start is asked for",
+    "one-mailbox": "each start has a mailbox of its own",
     # The endpoint.
     "no-lock": "it decides under locks on the task instance and on the start that gave out the token",
     "no-stop-lock": "so it does for a stop",

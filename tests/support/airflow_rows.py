@@ -128,6 +128,11 @@ class Rows:
             ti.next_method, ti.next_kwargs = method, json.loads(json.dumps(kwargs))
             ti.trigger_timeout = datetime.now(UTC) + timeout
 
+    def defer(self, method: str, kwargs: dict[str, Any] | None) -> None:
+        with self._ti() as (_, ti):
+            ti.state = TaskInstanceState.DEFERRED
+            ti.next_method, ti.next_kwargs = method, json.loads(json.dumps(kwargs))
+
     def reschedule(self) -> None:
         with self._ti() as (_, ti):
             ti.state = TaskInstanceState.UP_FOR_RESCHEDULE

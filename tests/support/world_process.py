@@ -35,6 +35,7 @@ class Process:
         self.state = "running"
         self.result: Any = None
         self.error: BaseException | None = None
+        self.trigger: Any = None
         self.late_by = 0.0
         self._world = world
         self._script = script

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from configparser import RawConfigParser
 from datetime import date
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from workflow_automation_provider.client.checks import (
     MAX_TIMEOUT,
@@ -18,6 +19,13 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 
 CALLBACK_EXAMPLE = "https://airflow.example"
 """Where a service could reach Airflow."""
+
+MAILBOX_EXAMPLE = "s3://aws_default@bucket/folder"
+"""Where runs could write their ends: connection, bucket and folder."""
+
+MAILBOX_SCHEMES = ("s3", "file")
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 
 DIRECT = "none"
 """The value of ``proxy`` for a direct connection."""
@@ -128,12 +136,45 @@ def _headers(value: Any, read: Mapping[str, Any]) -> dict[str, str]:
 def _callback_base_url(value: Any, read: Mapping[str, Any]) -> str:
     from workflow_automation_provider.client.protocol import parse_base_url
 
+    text = _text(value, read)
+    scheme, separator, _ = text.partition("://")
+    if separator and scheme.lower() not in ("http", "https"):
+        return mailbox_folder(text)
     return parse_base_url(
-        _text(value, read),
+        text,
         allow_http=read.get("allow_http", False),
         name="the URL",
         example=CALLBACK_EXAMPLE,
     )
+
+
+def mailbox_folder(text: str) -> str:
+    """
+    Return the URL of a folder for mailboxes, without a slash at its end.
+
+    :raises InvalidRequestError: if it is none, without showing it
+    """
+    parts = urlsplit(text)
+    if parts.scheme not in MAILBOX_SCHEMES:
+        raise InvalidRequestError(
+            "a mailbox is in S3 or in a compatible store: expected an https URL, or a folder such "
+            f"as {MAILBOX_EXAMPLE}"
+        )
+    conn_id, _, bucket = parts.netloc.rpartition("@")
+    is_local = parts.scheme == "file"
+    has_place = parts.path.startswith("/") if is_local else _BUCKET.fullmatch(bucket)
+    is_clean = parts.netloc == "" if is_local else not re.search(r"[:@\s]", conn_id)
+    if not (has_place and is_clean) or parts.query or parts.fragment or re.search(r"\s", text):
+        raise InvalidRequestError(
+            "the folder of the mailboxes has no bucket, or has a password, a query, a fragment or "
+            f"a blank: expected one such as {MAILBOX_EXAMPLE}"
+        )
+    return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
+
+
+def is_mailbox(url: str) -> bool:
+    """Return whether a URL is that of a folder for mailboxes, and not of Airflow."""
+    return url.partition("://")[0] in MAILBOX_SCHEMES
 
 
 def _statuses(value: Any, _: Mapping[str, Any]) -> frozenset[int]:

@@ -16,7 +16,12 @@ from urllib.parse import unquote, urlsplit
 
 from workflow_automation_provider.client import setting_kinds
 from workflow_automation_provider.client.checks import DEFAULT_FILE_FORMAT, FileFormat, kind_of
-from workflow_automation_provider.client.setting_kinds import CALLBACK_EXAMPLE, DIRECT, Kind
+from workflow_automation_provider.client.setting_kinds import (
+    CALLBACK_EXAMPLE,
+    DIRECT,
+    MAILBOX_EXAMPLE,
+    Kind,
+)
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 _SECRET_HEADER_WORDS = (
@@ -158,9 +163,11 @@ class Settings:
     callback_base_url: str | None = _extra(
         "Callback base URL",
         setting_kinds.URL,
-        "URL of Airflow's API server as the service reaches it, for tasks that wait for the end of "
-        "a run. Default: Airflow's option [api] base_url.",
+        "For tasks that wait for the end of a run: URL of Airflow's API server as the service "
+        "reaches it; or, where it cannot, a folder of an object store. Default: Airflow's option "
+        "[api] base_url.",
         CALLBACK_EXAMPLE,
+        MAILBOX_EXAMPLE,
     )
     busy_statuses: frozenset[int] = _extra(
         "Busy statuses",

@@ -20,18 +20,24 @@ from airflow.configuration import conf
 from airflow.sdk.log import mask_secret
 
 from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
-from workflow_automation_provider.client.setting_kinds import CALLBACK_EXAMPLE
+from workflow_automation_provider.client.setting_kinds import (
+    CALLBACK_EXAMPLE,
+    MAILBOX_EXAMPLE,
+    is_mailbox,
+)
 from workflow_automation_provider.exceptions import (
     ConnectionUnusableError,
     InvalidRequestError,
     UnidentifiedError,
 )
+from workflow_automation_provider.execution.callbacks.mailbox import mailbox_of, read_end
 from workflow_automation_provider.execution.callbacks.report import PATH, digest_of, new_token
 from workflow_automation_provider.execution.callbacks.wait import CompletionWait, usable_connection
 from workflow_automation_provider.execution.redaction import redactor_for, redactor_or_none
 from workflow_automation_provider.execution.starts.ledger import StartOptions
 from workflow_automation_provider.execution.starts.record import StartRecord
 from workflow_automation_provider.execution.starts.starter import OnUnknownStart, RunStarter
+from workflow_automation_provider.hooks.mailbox import open_mailbox, secrets_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -153,6 +159,8 @@ class FlowRun:
         self._files = files
         self._callback_input = callback_input
         self._on_unknown_start = on_unknown_start
+        self._heartbeat_timeout = heartbeat_timeout
+        self._completion_timeout = completion_timeout
         self._is_resumed = is_resumed
         self._needs_url = ""
         """The argument that gives the run a URL, as a user writes it; empty if none does."""
@@ -165,7 +173,7 @@ class FlowRun:
         """The run, once it is known; empty if it has begun, but not reported its id."""
         self.uploaded: Sequence[Element] = ()
         """What this process uploaded, for lineage."""
-        self._record = StartRecord(context)
+        self._record = StartRecord(context, read_end=read_end)
         options = StartOptions(
             self._record.max_tries,
             request,
@@ -266,8 +274,8 @@ class FlowRun:
         """
         Return inputs with a URL that has a new token, and what the start records of it.
 
-        :raises InvalidRequestError: if there is no usable address of Airflow's API server, or the
-            inputs have one of this name already
+        :raises InvalidRequestError: if there is no usable address of Airflow's API server and no
+            usable mailbox, or the inputs have one of this name already
         """
         name = self._callback_input
         if name in inputs:
@@ -275,12 +283,53 @@ class FlowRun:
                 f"inputs already has {name!r}, the name of the callback URL: pass another "
                 "callback_input."
             )
-        url = f"{_callback_base_url(self._hook)}{PATH}"
         token = new_token(self._context["ti"].id)
-        mask_secret(token)
-        self._hook.get_conn().redact_also(token)
+        folder = self._hook.extra.callback_base_url
+        if folder and is_mailbox(folder):
+            url, fields = self._mailbox(folder, digest_of(token))
+            return {**inputs, name: url}, fields
+
+        url = f"{_callback_base_url(self._hook)}{PATH}"
+        self._hide(token)
         fields = {"token": digest_of(token), "callback_url": url}
         return {**inputs, name: f"{url}?token={token}"}, fields
+
+    def _mailbox(self, folder: str, token: str) -> tuple[str, dict[str, str]]:
+        """
+        Return a URL by which the run can write to a new mailbox, and what the start records of it.
+
+        :param token: the hash of a new token, which nobody gets: it names the object
+        :raises InvalidRequestError: if the task asks for what a mailbox cannot do
+        """
+        unsupported = {
+            "on_unknown_start='claim'": self._on_unknown_start == "claim",
+            "heartbeat_timeout": self._heartbeat_timeout is not None,
+        }
+        for argument, is_given in unsupported.items():
+            if is_given:
+                raise InvalidRequestError(
+                    f"{argument} needs a flow that can call Airflow, and the connection's "
+                    "callback_base_url is a folder for mailboxes, where a run only reports its "
+                    "end.",
+                    next_step=f"Leave {argument} out, or set callback_base_url to Airflow's URL.",
+                )
+        service = urlsplit(self._hook.get_conn().base_url).hostname or ""
+        if folder.startswith("file:") and not is_loopback(service):
+            raise InvalidRequestError(
+                "The connection's callback_base_url is a folder of this machine, to which the "
+                "service cannot write: it is for the local service alone.",
+                next_step=f"Set it to a folder of an object store, such as {MAILBOX_EXAMPLE}.",
+            )
+        mailbox = mailbox_of(folder, token)
+        url = open_mailbox(mailbox).upload_url(self._completion_timeout)
+        for secret in secrets_of(url):
+            self._hide(secret)
+        return url, {"token": token, "mailbox": mailbox}
+
+    def _hide(self, secret: str) -> None:
+        """Never show a secret of the run's URL."""
+        mask_secret(secret)
+        self._hook.get_conn().redact_also(secret)
 
     # Upload -------------------------------------------------------------------------------------
 

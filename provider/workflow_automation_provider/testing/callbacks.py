@@ -8,9 +8,12 @@ the queue that matches it; without one, it never calls back. With the fixture
 With ``started``, a run works once its first step gets 200: :meth:`.Journal.worked` has it. It stops
 at a 404, or if all attempts of its first step fail.
 
+A run whose URL is that of a mailbox writes to it in place of a call: by PUT to an object store, or
+to a file.
+
 Whoever has the URL can report the result in the flow's place, so the value of a query parameter
-``token`` is withheld wherever the service shows a URL: in the journal, on its pages, in a
-``repr()``.
+``token``, and the signature of a mailbox's URL, is withheld wherever the service shows a URL: in
+the journal, on its pages, in a ``repr()``.
 """
 
 from __future__ import annotations
@@ -42,6 +45,9 @@ WITHHELD = "(withheld)"
 """What is shown instead of a token."""
 
 _TOKEN = re.compile(r"([?&]token=)[^&#\s\"'<>]+")
+_SECRET = re.compile(
+    r"([?&](?:token|X-Amz-Signature|X-Amz-Security-Token)=)[^&#\s\"'<>]+", re.IGNORECASE
+)
 
 
 def _json(value: Any) -> Any:
@@ -280,9 +286,19 @@ def url_of(inputs: Any, name: str) -> str | None:
     if not isinstance(inputs, dict):
         return None
     url = inputs.get(name)
-    if not isinstance(url, str) or not is_url(url):
+    if not isinstance(url, str) or not (is_url(url) or is_file(url)):
         return None
     return url
+
+
+def is_file(url: str) -> bool:
+    """Return whether a URL is that of a mailbox in a local folder."""
+    return url.startswith("file:///")
+
+
+def is_presigned(url: str) -> bool:
+    """Return whether a URL is that of a mailbox in an object store."""
+    return "X-Amz-Signature=" in url
 
 
 def with_token(url: str, token: str) -> str:
@@ -291,9 +307,9 @@ def with_token(url: str, token: str) -> str:
 
 
 def withhold_tokens(value: Any) -> Any:
-    """Return a JSON value without the values of query parameters named ``token``."""
+    """Return a JSON value without the tokens and the signatures in its URLs."""
     if isinstance(value, str):
-        return with_token(value, WITHHELD)
+        return _SECRET.sub(lambda match: f"{match[1]}{WITHHELD}", value)
     if isinstance(value, list):
         return [withhold_tokens(element) for element in value]
     if isinstance(value, dict):

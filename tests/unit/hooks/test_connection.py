@@ -107,6 +107,9 @@ GOOD: dict[str, list[tuple[Any, Any]]] = {
     "callback_base_url": [
         (" https://airflow.example:8443/team/a/ ", "https://airflow.example:8443/team/a"),
         ("http://127.0.0.1:8080/", "http://127.0.0.1:8080"),
+        (" s3://aws_default@reports/call/backs/ ", "s3://aws_default@reports/call/backs"),
+        ("s3://reports", "s3://reports"),
+        ("file:///tmp/mail%20boxes", "file:///tmp/mail%20boxes"),
     ],
     "busy_statuses": [
         (503, {503}),
@@ -171,6 +174,14 @@ WRONG: dict[str, list[Any]] = {
         ["hush-1"],
         "https://me:hush-1@airflow.example",
         "http://airflow.example/hush-1",
+        "gs://hush-1/folder",
+        "s3://",
+        "s3://aws_default@/hush-1",
+        "s3://key:hush-1@bucket",
+        "s3://bucket/hush-1?x=1",
+        "s3://bucket/hush 1",
+        "file://hush-1/folder",
+        "file:hush-1://",
     ],
     "busy_statuses": ["429,hush-1", {"hush-1": 503}, True, 200, 503.0, [[503]]],
 }

@@ -11,6 +11,7 @@ import re
 import socket
 import time
 from collections import deque
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from workflow_automation_provider.testing import Callback, Callbacks, Journal, L
 from workflow_automation_provider.testing._server import callback_sender
 from workflow_automation_provider.testing._server.responses import Exchange
 from workflow_automation_provider.testing._server.server import BackgroundServer, listen
-from workflow_automation_provider.testing.callbacks import withhold_tokens
+from workflow_automation_provider.testing.callbacks import WITHHELD, withhold_tokens
 from workflow_automation_provider.testing.control_client import ControlClient
 
 from .conftest import JSON, wait_for
@@ -452,3 +453,42 @@ def test_request_that_a_proxy_sends_twice(service, call, receiver):
     assert (started["run_id"], first.inputs) == (second.run_id, second.inputs)
     assert {body["run_id"] for body in receiver.bodies} == {first.run_id, second.run_id}
     assert len(service.journal.worked()) == 1
+
+
+# Mailboxes ----------------------------------------------------------------------------------------
+
+
+def test_a_run_writes_its_end_to_a_file_once(service, call, tmp_path):
+    path = tmp_path / "mail boxes" / "a.json"
+    path.parent.mkdir()
+    service.callbacks.add(result={"rows": 3}, then=[{"status": "failed"}])
+    call.by_path({"callback_url": path.as_uri()})
+    first, second = sent(service, 2)
+    assert [first.status, second.status] == [200, 412]
+    assert first.attempts == second.attempts == 1
+    assert parse(path.read_bytes()) == Ended("success", {"rows": 3})
+    assert [*path.parent.iterdir()] == [path]
+
+
+def test_a_file_that_cannot_be_written_is_in_the_journal(service, call, tmp_path):
+    service.callbacks.add()
+    call.by_path({"callback_url": (tmp_path / "nowhere" / "a.json").as_uri()})
+    (callback,) = sent(service)
+    assert (callback.status, callback.error) == (None, "FileNotFoundError")
+
+
+def test_a_run_writes_its_end_to_an_object_store_once(service, call, bucket):
+    from workflow_automation_provider.hooks.mailbox import open_mailbox, secrets_of
+
+    mailbox = open_mailbox(bucket.url("callbacks/a.json"))
+    url = mailbox.upload_url(timedelta(hours=1))
+    service.callbacks.add(result={"url": url}, then=[{"status": "failed"}])
+    call.by_path({"callback_url": url})
+    first, second = sent(service, 2)
+    assert [first.status, second.status] == [200, 412]
+    written = mailbox.read(9999)
+    assert written is not None
+    assert parse(written.body) == Ended("success", {"url": url})
+    (secret,) = secrets_of(url)
+    assert secret not in repr([service.runs, service.journal.callbacks()])
+    assert f"X-Amz-Signature={WITHHELD}" in service.runs[0].inputs["callback_url"]

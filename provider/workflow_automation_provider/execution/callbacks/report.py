@@ -36,6 +36,7 @@ from workflow_automation_provider.client.redaction import Redactor
 PATH = "/workflow-automation/callback"
 """Path of the endpoint, below the base URL of Airflow's API server."""
 
+_WITHHELD_URL = "(withheld: the URL of the mailbox)"
 _WITHHELD = "(withheld: the token of the callback)"
 
 MAX_BODY = 64 * 1024
@@ -190,6 +191,21 @@ def _withheld(token: str, value: Any) -> Any:
     redactor = Redactor([], key=token)
     redactor.add_marker(f"{PATH}?token=")
     return _WITHHELD if redactor.reveals(text) else json.loads(text)
+
+
+def without_mailbox(report: Ended, token: str) -> Ended:
+    """
+    Return a report with a note in place of the URL of its mailbox: it may return its inputs.
+
+    :param token: the hash of the token, which is the name of the object
+    """
+    return Ended(*(_without_mailbox(token, value) for value in report))
+
+
+def _without_mailbox(token: str, value: Any) -> Any:
+    text = re.sub(rf'[^"\\\s]*{token}[^"\\\s]*', _WITHHELD_URL, json.dumps(value))
+    # It may be in another form, such as base64.
+    return _WITHHELD_URL if Redactor([], key=token).reveals(text) else json.loads(text)
 
 
 def _value(name: str, value: Any) -> Any:

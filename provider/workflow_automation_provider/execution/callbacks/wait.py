@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.redaction import Redactor
     from workflow_automation_provider.execution.retry import SendRetrier
-    from workflow_automation_provider.execution.starts.entries import End, RunResult
+    from workflow_automation_provider.execution.starts.entries import End, RunResult, Start
     from workflow_automation_provider.execution.starts.ledger import Facts
     from workflow_automation_provider.execution.starts.record import StartRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 # time is short, because an end that comes after the last look, but before that, wakes nobody.
 _SLEEP_FACTOR = 3
 _MAX_SLEEP = timedelta(hours=1)
+
+_TRIGGERER_MARGIN = timedelta(minutes=10)
 
 MIN_SLEEP = timedelta(seconds=25)
 """
@@ -136,8 +138,7 @@ class CompletionWait:
         :raises InvalidRequestError: if the task has adopted the run, and another one has the task
         """
         start = facts.start
-        assert start.token  # noqa: S101
-        reports = self._record.reports(start.token, certainly=certainly)
+        reports = self._record.reports(start, certainly=certainly)
         facts = facts._replace(reports=reports)
         if start.run:
             check_adopted(start.run["run_id"], reports)
@@ -187,19 +188,17 @@ class CompletionWait:
         elif "run_id" in run:
             where = f"run {run['run_id']}"
 
-        at = ""
-        if facts.start.callback_url:
-            at = f" at {facts.start.callback_url}"
         timeout = facts.until - facts.since
-        return RunTimeoutError(
+        overdue = RunTimeoutError(
             f"No result was reported within completion_timeout ({timeout}). "
             f"{self._reports_text(facts)}",
-            next_step=(
-                f"Look at {where}.\nIf its last step failed to call back, look at its error, and "
-                f"whether the service reaches Airflow{at}."
-            ),
+            next_step=f"Look at {where}.\n{_last_step_text(facts.start)}",
             **self._ids(facts),
         )
+        if facts.start.asks:
+            return overdue
+        run_text = f"Run {overdue.run_id}" if overdue.run_id else "A run"
+        return overdue.with_facts(consequence=f"{run_text} was started, and may still be running.")
 
     # Suspend ------------------------------------------------------------------------------------
 
@@ -218,6 +217,8 @@ class CompletionWait:
         )
         if redactor or not facts.reports.run_id:
             self._push(facts, run)
+        if facts.start.mailbox:
+            self._defer(facts, left)
         sleep = MIN_SLEEP
         if self._is_resumed:
             waited = datetime.now(UTC) - facts.since
@@ -227,6 +228,22 @@ class CompletionWait:
 
         raise TaskAwaitingInput(
             method_name="execute_complete", kwargs={}, timeout=max(MIN_SLEEP, sleep)
+        )
+
+    def _defer(self, facts: Facts, left: timedelta) -> NoReturn:
+        """Suspend the task until its run has written to its mailbox, or the wait is over."""
+        from airflow.sdk.exceptions import TaskDeferred
+
+        from workflow_automation_provider.triggers import mailbox
+
+        raise TaskDeferred(
+            trigger=mailbox.MailboxTrigger(
+                facts.start.mailbox, facts.until.isoformat(), mailbox.INTERVAL
+            ),
+            method_name="execute_complete",
+            kwargs={},
+            # The trigger ends before that, unless there is no triggerer.
+            timeout=left + _TRIGGERER_MARGIN,
         )
 
     def _push(self, facts: Facts, run: RunResult) -> None:
@@ -280,7 +297,7 @@ class CompletionWait:
                 one_line(response.get("run_id", "(unknown id)")),
             )
             self._push(facts, run)
-        if self._expects_claim and not facts.reports.claim:
+        if self._expects_claim and facts.start.asks and not facts.reports.claim:
             self._log.warning(
                 "The run has not claimed its start: the flow has no first step that does. Wherever "
                 "the outcome of a start is unknown, another run is started, as with "
@@ -354,6 +371,20 @@ def _failure_text(message: str) -> str:
     if words:
         return f"{failed}:{words}"
     return f"{failed}."
+
+
+def _last_step_text(start: Start) -> str:
+    """Return where to look where the run has ended, but nothing was reported."""
+    if start.mailbox:
+        return f"If it has ended, look whether its last step wrote {start.mailbox}, or its error."
+
+    at = ""
+    if start.callback_url:
+        at = f" at {start.callback_url}"
+    return (
+        "If its last step failed to call back, look at its error, and whether the service reaches "
+        f"Airflow{at}."
+    )
 
 
 def is_supervised() -> bool:

@@ -12,8 +12,9 @@ Entry                    Written by           Says
                          once                 there is none
 ``revoked/{hash}``       the task, once       :class:`Revoked`: no run may claim this start while
                                               the task decides, nor later, unless it is adopted
-``run/{hash}``           the endpoint         :class:`RunReports`: the run's claim and its end,
-                                              when it was told to stop, and which runs were refused
+``run/{hash}``           the endpoint, or     :class:`RunReports`: the run's claim and its end,
+                         the task for its     when it was told to stop, and which runs were refused
+                         mailbox
 ``message/{hash}``       the endpoint         :class:`LastMessage`: what a run at work reported
                                               last, and the last call that was refused for its
                                               form. It decides nothing
@@ -24,7 +25,11 @@ ends with its name. A person writes one more, ``run`` or ``run/{name}``: the run
 adopt. Only that one is ever deleted.
 
 An entry has one writer and never loses what it says, so a write that Airflow repeats later does no
-harm. A newer version may have written more fields: they are left out.
+harm. Where a start has a mailbox, its run gets the URL of an object and nobody gets the token, so
+the endpoint never writes its ``run/{hash}``: the task does, and copies the end from the object.
+That object is written once, and so each copy of it says the same.
+
+A newer version may have written more fields: they are left out.
 """
 
 from __future__ import annotations
@@ -151,7 +156,8 @@ class Start(msgspec.Struct, frozen=True, omit_defaults=True):
         not wait
     :param heartbeat_timeout: seconds that the run may report nothing, None for as long as its end
         may take
-    :param callback_url: where the run calls Airflow, without the token
+    :param callback_url: where the run calls Airflow, without the token; empty with a mailbox
+    :param mailbox: the object that the run writes at its end in place of a call, empty if it calls
     :param run: the run that the task adopts, None if the request is sent
     :param issuer: try and number of the start that gave out the token, None if it is this one
     :param earlier: what earlier starts may have left, in words; empty if nothing
@@ -166,6 +172,7 @@ class Start(msgspec.Struct, frozen=True, omit_defaults=True):
     completion_timeout: float | None = None
     heartbeat_timeout: float | None = None
     callback_url: str = ""
+    mailbox: str = ""
     run: RunResult | None = None
     issuer: tuple[int, int] | None = None
     conn_id: str | None = None
@@ -180,6 +187,11 @@ class Start(msgspec.Struct, frozen=True, omit_defaults=True):
     def place(self) -> tuple[int, int]:
         """Its try and number."""
         return self.try_number, self.number
+
+    @property
+    def asks(self) -> bool:
+        """Whether its run can ask Airflow, and so be told to stop."""
+        return self.token is not None and not self.mailbox
 
     @property
     def waits(self) -> bool:

@@ -18,18 +18,22 @@ Its run failed, and is to be started again            send
 It names a run that the task has adopted              that run; an error if it was told to stop
 Its run claimed, or ended                             that run
 Its outcome is a run, and its token is not revoked    that run
-It gave out no token: *nothing*                       send
-It gave out no token: *unidentified*, or in doubt     an error; in doubt with ``"start_again"``:
-                                                      send
-Its token is not revoked                              revoke it
-Revoked: *nothing*                                    send
-Revoked: *unidentified*                               an error
-Revoked: in doubt                                     ``"fail"``: an error; otherwise send
+It gave out a token, and is not settled               settle it
+*Unidentified*                                        an error
+*Nothing*                                             send
+In doubt: ``"start_again"``                           send
+In doubt: ``"claim"``, without a mailbox              send
+In doubt                                              an error
 ====================================================  ============================================
 
-**Revoke** the token of a start: write ``revoked``; write the start again, unchanged, which waits
-for the endpoint's locks; read ``run``. From then on no run can claim it. So until a Clear, a second
-start is sent only if no run of the first can go on, or the user accepts a second run.
+**Settle** a start that gave out a token: wait a while for what its run reports, then revoke the
+token: write ``revoked``; write the start again, unchanged, which waits for the endpoint's locks;
+read ``run``. From then on no run can claim it. So until a Clear, a second start is sent only if no
+run of the first can go on, or the user accepts a second run.
+
+A run with a **mailbox** asks nobody, so it cannot be told to stop: to settle its start is to look
+into the mailbox, and nothing is revoked. A doubt then stays one, also with ``"claim"``, for which
+there is nobody to ask.
 """
 
 from __future__ import annotations
@@ -68,7 +72,8 @@ class Facts(NamedTuple):
 
     :param is_revoked: whether its token is revoked, where the response named a run that has not
         begun: it decides nothing else
-    :param is_settled: whether this execution has revoked it, so that no run can begin any more
+    :param is_settled: whether this execution has revoked it, so that no run can begin any more; or
+        has looked into the mailbox
     """
 
     start: Start
@@ -195,7 +200,7 @@ def facts_of(start: Start, read: Read, *, name: str | None = None) -> Facts:
 
     is_revoked = False
     names_run = outcome is not None and outcome.kind == "run"
-    if start.token and names_run and not (reports.has_begun or reports.stopped):
+    if start.token and start.asks and names_run and not (reports.has_begun or reports.stopped):
         is_revoked = read(revoked_key(start.token)) is not None
     return Facts(start=start, outcome=outcome, reports=reports, is_revoked=is_revoked)
 
@@ -224,7 +229,7 @@ class Decision(enum.Enum):
     SEND = "send"
     RETURN = "return the run of the last start"
     ADOPT = "continue with the run that a person gives the task"
-    REVOKE = "revoke the token of the last start, and decide again"
+    SETTLE = "settle the last start, and decide again"
     CHANGED = "report that another request was sent under this name"
     DOUBT = "report that a run may have been started"
     UNIDENTIFIED = "report that a run was started whose id is unknown"
@@ -257,7 +262,7 @@ def decide(facts: Facts | None, options: StartOptions, adopted: str | None = Non
     if start.run or reports.has_begun or (kind == "run" and not last.is_revoked):
         return Decision.RETURN
     if start.token and not last.is_settled:
-        return Decision.REVOKE
+        return Decision.SETTLE
 
     if kind == "unidentified":
         return Decision.UNIDENTIFIED
@@ -265,7 +270,7 @@ def decide(facts: Facts | None, options: StartOptions, adopted: str | None = Non
         return Decision.SEND
     if options.on_unknown_start == "start_again":
         return Decision.SEND
-    if options.on_unknown_start == "claim" and start.token:
+    if options.on_unknown_start == "claim" and start.asks:
         return Decision.SEND
     return Decision.DOUBT
 
@@ -321,7 +326,7 @@ def why_not(run_id: str, last: Facts | None, others: Sequence[Facts]) -> str | N
     if not last.is_unknown:
         return "it is not that of the last start"
     if any(other.is_unknown or run_id in other.known for other in others):
-        return "it may be that of an earlier start, which can no longer go on"
+        return "it may be that of an earlier start, whose end the task does not get"
     return None
 
 

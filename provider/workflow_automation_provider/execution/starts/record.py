@@ -6,13 +6,15 @@ The record of a start: its entries in Airflow's task state store, and what is re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from workflow_automation_provider.exceptions import NotSentError, RunFailedError
 from workflow_automation_provider.execution.starts.entries import (
     NO_REPORTS,
     RUN,
+    End,
     LastMessage,
     Outcome,
     Revoked,
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+ReadEnd: TypeAlias = Callable[[str, str], End | None]
+
+
 class StartRecord(TaskRecord):
     """
     The starts of a task instance: the operator's own, or those of one name.
@@ -46,10 +51,15 @@ class StartRecord(TaskRecord):
 
     :param context: the task's context
     :param name: the name of a start within the task; empty for the operator's own
+    :param read_end: returns the end in the mailbox with a URL and the hash of a token, None if
+        there is none
     """
 
-    def __init__(self, context: Context, name: str = "") -> None:
+    def __init__(
+        self, context: Context, name: str = "", *, read_end: ReadEnd | None = None
+    ) -> None:
         super().__init__(context, name)
+        self._read_end = read_end
         self._seen: dict[str, Any] = {}
         # How many starts this try has, where this execution writes its own.
         self._number = 0
@@ -69,28 +79,45 @@ class StartRecord(TaskRecord):
     def last_start(self) -> Facts | None:
         """Return what is seen of the last start, None if none is seen."""
         for start in self._starts():
-            return self._facts(start)
+            return self._facts(start, looks=start.max_tries == self.max_tries)
         return None
 
     def all_starts(self) -> list[Facts]:
         """Return what is seen of all starts, last first, including those from before a Clear."""
-        return [self._facts(start) for start in self._starts()]
+        return [
+            self._facts(start, looks=number == 0) for number, start in enumerate(self._starts())
+        ]
 
-    def reports(self, token: str, *, certainly: bool = False) -> RunReports:
+    def reports(self, start: Start, *, certainly: bool = False) -> RunReports:
         """
-        Return what the run with a token has reported, as far as it is seen.
+        Return what the run of a start has reported, as far as it is seen.
 
+        :param start: one that gave out a token
         :param certainly: whether to look again, after a probe, if nothing is seen
         :raises RuntimeError: if the store does not return the probe
+        :raises RunFailedError: if what is in the mailbox is not valid
+        :raises NotSentError: if the mailbox cannot be read
         """
-        key = run_key(token)
+        assert start.token  # noqa: S101
+        key = run_key(start.token)
         entry = self.get(key)
         if entry is None and certainly:
             self.probe()
             entry = self.get(key)
         if entry is not None:
             self._seen[key] = entry
-        return read_reports(token, self._seen.get(key))
+        if key not in self._seen and start.mailbox:
+            self._copy_mailbox(start)
+        return read_reports(start.token, self._seen.get(key))
+
+    def _copy_mailbox(self, start: Start) -> None:
+        """Record what the run has written to its mailbox, if anything."""
+        assert start.token  # noqa: S101
+        end = self._read_end(start.mailbox, start.token) if self._read_end else None
+        if end:
+            key, entry = run_key(start.token), entry_of(RunReports(end=end))
+            self.set(key, entry)
+            self._seen[key] = entry
 
     def last_message(self, token: str) -> LastMessage:
         """Return what the run with a token reported last while it worked."""
@@ -147,8 +174,25 @@ class StartRecord(TaskRecord):
             self._number = len(starts)
         return starts
 
-    def _facts(self, start: Start) -> Facts:
-        return facts_of(start, self._read_for_facts, name=self.name)
+    def _facts(self, start: Start, *, looks: bool) -> Facts:
+        """
+        Return what is seen of a start.
+
+        :param looks: whether to look into its mailbox, if it has one
+        :raises RunFailedError: if what is there is not valid
+        :raises NotSentError: if it cannot be read
+        """
+        facts = facts_of(start, self._read_for_facts, name=self.name)
+        if not (looks and start.mailbox):
+            return facts
+        try:
+            return facts._replace(reports=self.reports(start))
+        except NotSentError as error:
+            earlier = f"Nothing was sent in this try. Before, {facts.text(None)}"
+            raise error.with_facts(consequence=earlier) from error.__cause__
+        except RunFailedError as error:
+            run_id = facts.run(None).get("run_id")
+            raise error.with_facts(run_id=run_id, consequence="") from None
 
     def _read_for_facts(self, key: str) -> Any:
         if key.startswith(RUN):
@@ -187,9 +231,12 @@ class StartRecord(TaskRecord):
         :param before: the start before it, None if there is none
         """
         is_there = self.get(self._start_key(start)) == entry_of(start)
-        if not is_there or not before or not before.is_settled or not before.start.token:
+        if not is_there or not before or not before.is_settled:
             return is_there
-        return self.get(revoked_key(before.start.token)) is not None and self._is_running()
+        revoked = before.start.token if before.start.asks else None
+        if revoked and self.get(revoked_key(revoked)) is None:
+            return False
+        return self._is_running()
 
     def write_outcome(self, start: Start, outcome: Outcome) -> None:
         """Record what the response to a start said."""
@@ -199,13 +246,16 @@ class StartRecord(TaskRecord):
         """
         Revoke the token of a start: no run can claim it any more; return what is known by then.
 
+        With a mailbox, no run claims: it is only looked into.
+
         :raises Exception: if it is not certain that it is revoked
         """
         token = facts.start.token
         assert token  # noqa: S101
-        self.set(revoked_key(token), entry_of(Revoked(datetime.now(UTC))))
-        self._write_again(facts.start)
-        return facts._replace(reports=self.reports(token, certainly=True), is_settled=True)
+        if facts.start.asks:
+            self.set(revoked_key(token), entry_of(Revoked(datetime.now(UTC))))
+            self._write_again(facts.start)
+        return facts._replace(reports=self.reports(facts.start, certainly=True), is_settled=True)
 
     def adopt(self, run: RunResult, last: Facts | None, **wait: float | None) -> Facts:
         """
@@ -220,15 +270,18 @@ class StartRecord(TaskRecord):
         if before and before.token:
             known["token"] = before.token
             known["callback_url"] = before.callback_url
+            known["mailbox"] = before.mailbox
+            if before.mailbox:
+                wait.pop("heartbeat_timeout", None)  # its run can report nothing but its end
             known["issuer"] = before.issuer or before.place
         start = self.new_start(run=run, **known, **wait)
         self.write_start(start)
 
-        if before and before.token:
+        if before and before.asks:
             # Wait for a stop that the endpoint may be recording: the start before still decides it.
             self._write_again(before)
         self.forget_adopted()
-        reports = self.reports(start.token, certainly=True) if start.token else NO_REPORTS
+        reports = self.reports(start, certainly=True) if start.token else NO_REPORTS
         return Facts(start=start, reports=reports)
 
     def forget_adopted(self) -> None:

@@ -76,8 +76,8 @@ class StartSender:
         """
         Record a start, send its request, and record its outcome.
 
-        :param url_fields: the fields ``token`` and ``callback_url`` of the start, if its run is
-            given a URL
+        :param url_fields: the fields ``token``, and ``callback_url`` or ``mailbox``, of the start,
+            if its run is given a URL
         :param before: what is known of the start before, None if there is none
         :param earlier: what earlier starts may have left, in words
         :return: what is known of the start, which has a run
@@ -125,6 +125,8 @@ class StartSender:
         self._log.info("Triggering %s via connection %s.", flow, start.conn_id)
         if start.callback_url:
             self._log.info("Its run calls Airflow at %s.", start.callback_url)
+        if start.mailbox:
+            self._log.info("Its run writes its end to %s.", start.mailbox)
         self._log.info(
             "If the log ends here, the task was killed, and a run may have been started."
         )
@@ -173,7 +175,7 @@ class StartSender:
             return facts
         # A proxy may have sent the request twice, and returned the run that is told to stop.
         try:
-            return facts._replace(reports=self._record.reports(self._start.token))
+            return facts._replace(reports=self._record.reports(self._start))
         except Exception:
             self._log.warning("Whether another run has claimed is unknown.", exc_info=True)
             return facts
@@ -197,7 +199,7 @@ class StartSender:
         if start.token is None:
             raise error
 
-        facts = self._settled(start.token, error)
+        facts = self._settled(error)
         if facts and facts.reports.has_begun:
             self.has_started = True
             if error.accepted is Accepted.NO:
@@ -209,7 +211,7 @@ class StartSender:
             raise error
         raise self._in_doubt(error, is_settled=facts.is_settled)
 
-    def _settled(self, token: str, error: WorkflowAutomationError) -> Facts | None:
+    def _settled(self, error: WorkflowAutomationError) -> Facts | None:
         """
         Return what is known of a start without a usable response.
 
@@ -220,9 +222,10 @@ class StartSender:
         is_unknown = error.accepted is Accepted.MAYBE
         may_send_again = is_unknown and self._options.on_unknown_start != "fail"
         is_retried = may_send_again or isinstance(error, LEFT_TO_AIRFLOW)
-        is_left = is_retried and not self._record.is_last_try
+        # Without a token that can be revoked, there is nothing that another try would have to do.
+        is_left = not self._start.asks or (is_retried and not self._record.is_last_try)
         try:
-            facts = Facts(start=self._start, reports=self._record.reports(token))
+            facts = Facts(start=self._start, reports=self._record.reports(self._start))
             if error.accepted is not Accepted.NO:
                 facts = self._settlement.await_report(facts)
             if facts.reports.has_begun or is_left or self._retrier.is_ended():

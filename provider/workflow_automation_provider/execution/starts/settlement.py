@@ -58,12 +58,12 @@ class Settlement:
             if not is_logged:
                 # If this try is killed while it waits, and is the last one, the log ends here.
                 self._log.info(
-                    "A run may have been started. Waiting up to %.0f s for one to call Airflow.",
+                    "A run may have been started. Waiting up to %.0f s for what it reports.",
                     left,
                 )
                 is_logged = True
             time.sleep(min(POLL_INTERVAL, left))
-            facts = facts._replace(reports=self._record.reports(start.token))
+            facts = facts._replace(reports=self._record.reports(start))
         return facts
 
     def revoke(self, facts: Facts) -> Facts:
@@ -73,7 +73,7 @@ class Settlement:
         :raises Exception: if it is not certain that the token is revoked
         """
         revoked = self._record.revoke(facts)
-        if not revoked.reports.has_begun:
+        if facts.start.asks and not revoked.reports.has_begun:
             self._log.info(
                 "No run has claimed this start: one that does so from now on is told to stop."
             )

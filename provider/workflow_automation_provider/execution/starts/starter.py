@@ -133,13 +133,14 @@ class RunStarter:
         """
         Start the run, or return the one that an earlier try started, or that a person gives it.
 
-        :param prepare: returns the request, and the fields ``token`` and ``callback_url`` of its
-            start, if its run is given a URL; called only if a run is to be started
+        :param prepare: returns the request, and the fields ``token``, and ``callback_url`` or
+            ``mailbox``, of its start, if its run is given a URL; called only if a run is to be
+            started
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
         try:
             decision = self._decide_certainly()
-            if decision is Decision.REVOKE:
+            if decision is Decision.SETTLE:
                 self._last = self._settled_last()
                 decision = decide(self._last, self._options)
         except WorkflowAutomationError:
@@ -235,7 +236,8 @@ class RunStarter:
         if last and last.start.token:
             self._record.all_starts()
             self._record.probe()  # one of them may not have been seen
-            reason = why_not(run["run_id"], last, self._record.all_starts()[1:])
+            last, *others = self._record.all_starts()
+            reason = why_not(run["run_id"], last, others)
         elif self._wait_fields:
             reason = "nobody can tell its end, since it was given no URL"
         if reason:
@@ -316,7 +318,8 @@ class RunStarter:
         error: WorkflowAutomationError = OutcomeUnknownError(text, consequence=_LOOK)
         if last.outcome and decision is Decision.UNIDENTIFIED:
             error = UnidentifiedError(last.outcome.reason, consequence=f"{text} {_LOOK}")
-        return error.with_facts(next_step=REVOKED) if last.is_settled else error
+        is_revoked = last.is_settled and last.start.asks
+        return error.with_facts(next_step=REVOKED) if is_revoked else error
 
     def _nothing_to_continue(self) -> WorkflowAutomationError:
         """Return the error for a task that waited, and has no run any more."""

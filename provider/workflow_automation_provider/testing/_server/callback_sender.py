@@ -7,8 +7,9 @@ import concurrent.futures
 import ssl
 import threading
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import httpx
 
@@ -18,6 +19,8 @@ from workflow_automation_provider.testing._server.state import now
 from workflow_automation_provider.testing.callbacks import (
     WITHHELD,
     Callback,
+    is_file,
+    is_presigned,
     url_of,
     with_token,
     withhold_tokens,
@@ -128,7 +131,8 @@ class CallbackSender:
         except Exception as error:
             sending.last = _Attempt(error=f"result: {type(error).__name__}: {error}")
         finally:
-            tokens = [*parse_qs(urlsplit(own).query).get("token", []), call["token"]]
+            query = parse_qs(urlsplit(own).query)
+            tokens = [*query.get("token", []), *query.get("X-Amz-Signature", []), call["token"]]
             self._record(run, url, sending, secrets=[token for token in tokens if token])
         return sending.last.status
 
@@ -194,13 +198,18 @@ async def _send_until_accepted(url: str, sending: _Sending, callback: Callback) 
 
 
 async def _attempt(url: str, content: bytes) -> _Attempt:
-    """Send a call once."""
+    """Send a call once, or write it to a mailbox."""
+    if is_file(url):
+        return await _in_thread(lambda: _written(url, content))
+    method, headers = "POST", _HEADERS
+    if is_presigned(url):
+        method, headers = "PUT", {**_HEADERS, "If-None-Match": "*"}
     timeout = httpx.Timeout(_TIMEOUT).as_dict()
     status = None
     body = b""
     try:
         request = httpx.Request(
-            "POST", url, headers=_HEADERS, content=content, extensions={"timeout": timeout}
+            method, url, headers=headers, content=content, extensions={"timeout": timeout}
         )
         # Not a client, which logs each URL, and the token with it.
         tls = httpx.create_ssl_context() if url.startswith("https:") else _NO_TLS
@@ -224,6 +233,23 @@ async def _attempt(url: str, content: bytes) -> _Attempt:
         is_number = seconds.isascii() and seconds.isdecimal()
         wait = float(seconds) if is_number else 0.0
     return _Attempt(status=status, response=body.decode("utf-8", errors="replace"), wait=wait)
+
+
+def _written(url: str, content: bytes) -> _Attempt:
+    """Write a call to a mailbox in a local folder, as an object store does."""
+    path = Path(unquote(urlsplit(url).path))
+    whole = path.with_name(f"{path.name}.{threading.get_ident()}")
+    try:
+        # Nobody reads a part of it, and the first one stays.
+        whole.write_bytes(content)
+        path.hardlink_to(whole)
+    except FileExistsError:
+        return _Attempt(status=412)
+    except OSError as error:
+        return _Attempt(error=type(error).__name__)
+    finally:
+        whole.unlink(missing_ok=True)
+    return _Attempt(status=200)
 
 
 async def _in_thread(function: Callable[[], _T]) -> _T:

@@ -74,14 +74,14 @@ def facts_of_starts():
         for outcome in OUTCOMES if run is None else [None]:
             yield Facts(start=start(**fields), outcome=outcome)
             for reports, (revoked, closed) in product(SPOKEN, ((NO, NO), (YES, NO), (YES, YES))):
-                given_out = start(**fields, token="d")
-                yield Facts(
-                    start=given_out,
-                    outcome=outcome,
-                    reports=reports,
-                    is_revoked=revoked,
-                    is_settled=closed,
-                )
+                for mailbox in ("", "s3://bucket/d.json"):
+                    yield Facts(
+                        start=start(**fields, token="d", mailbox=mailbox),
+                        outcome=outcome,
+                        reports=reports,
+                        is_revoked=revoked and not mailbox,
+                        is_settled=closed,
+                    )
 
 
 def kind(facts):
@@ -137,10 +137,15 @@ ROWS = [
         Decision.SEND,
     ),
     ("without a token: in doubt", lambda f, *_: not f.start.token, Decision.DOUBT),
-    ("not closed", lambda f, *_: not f.is_settled, Decision.REVOKE),
+    ("not settled", lambda f, *_: not f.is_settled, Decision.SETTLE),
     ("closed: nothing", lambda f, *_: kind(f) == "nothing", Decision.SEND),
     ("closed: unidentified", lambda f, *_: kind(f) == "unidentified", Decision.UNIDENTIFIED),
     ("closed: in doubt, with fail", lambda _, a, __: a.on_unknown_start == "fail", Decision.DOUBT),
+    (
+        "in doubt, with a mailbox and claim",
+        lambda f, a, _: f.start.mailbox and a.on_unknown_start == "claim",
+        Decision.DOUBT,
+    ),
     ("closed: in doubt", lambda *_: True, Decision.SEND),
 ]
 
@@ -209,6 +214,7 @@ STARTS = st.builds(
     completion_timeout=st.none() | st.floats(0.001, 1e8),
     heartbeat_timeout=st.none() | st.floats(0.001, 1e8),
     callback_url=st.just("") | TEXTS,
+    mailbox=st.just("") | TEXTS,
     run=st.none() | st.builds(run_result, TEXTS, MAYBE_TEXT, MAYBE_TEXT),
     issuer=st.none() | st.tuples(st.integers(1), st.integers(0)),
     conn_id=MAYBE_TEXT,

@@ -1,0 +1,63 @@
+"""
+The end of a run in its mailbox, for a flow that cannot reach Airflow.
+
+What the run writes is what it would otherwise send to Airflow, and is checked by the same code. It
+is read by the task alone: :class:`~workflow_automation_provider.triggers.mailbox.MailboxTrigger`
+only looks whether it is there.
+"""
+
+from __future__ import annotations
+
+from workflow_automation_provider.exceptions import RunFailedError
+from workflow_automation_provider.execution.callbacks.report import (
+    MAX_BODY,
+    Ended,
+    parse,
+    without_mailbox,
+)
+from workflow_automation_provider.execution.starts.entries import End
+from workflow_automation_provider.hooks.mailbox import open_mailbox
+
+
+def mailbox_of(folder: str, token: str) -> str:
+    """
+    Return the URL of a start's mailbox.
+
+    :param token: the hash of its token
+    """
+    return f"{folder}/{token}.json"
+
+
+def read_end(url: str, token: str) -> End | None:
+    """
+    Return how a run ended, None if it has not written that.
+
+    :param url: that of its mailbox
+    :param token: the hash of its token
+    :raises RunFailedError: if what it has written is not valid
+    :raises NotSentError: if the store cannot be asked
+    """
+    written = open_mailbox(url).read(MAX_BODY)
+    if written is None:
+        return None
+
+    try:
+        if len(written.body) > MAX_BODY:
+            raise ValueError(f"It has more than {MAX_BODY} bytes.")
+        report = parse(written.body)
+        if not isinstance(report, Ended):
+            raise ValueError("status is not 'success' or 'failed': a mailbox is for the end alone.")
+    except ValueError as error:
+        raise RunFailedError(
+            f"What the run wrote to its mailbox {url} is not valid: {error}",
+            next_step="Correct the last step of the flow. The object is left as it is.",
+        ) from None
+
+    ended = without_mailbox(report, token)
+    return End(
+        at=written.at,
+        status=ended.status,
+        run_id=ended.run_id,
+        result=ended.result,
+        message=ended.message,
+    )

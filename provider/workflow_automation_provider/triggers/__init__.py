@@ -1,0 +1,1 @@
+"""Triggers, which look for a task while it is deferred."""

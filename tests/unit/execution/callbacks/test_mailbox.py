@@ -1,0 +1,473 @@
+"""A task whose run cannot reach Airflow: it writes its end to a mailbox."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from entry_keys import REVOKED, RUN, START
+from workflow_automation_provider.exceptions import (
+    InvalidRequestError,
+    NotSentError,
+    OutcomeUnknownError,
+    RunFailedError,
+    RunTimeoutError,
+)
+from world_calls import TRIGGER, after, at, before
+
+from ...starts import entries, later, mentions, struck, triggers, waits
+
+MOMENT = timedelta(minutes=1)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return (tmp_path / "mail boxes").as_uri()
+
+
+@pytest.fixture
+def mailed(world, folder):
+    """Make a task whose runs write to mailboxes, and execute its first try."""
+
+    def make(fault=None, *scripts, **options):
+        operator = waits(**options)
+        if fault:
+            return struck(world, operator, fault, *scripts, callback_base_url=folder)
+        task = world(operator, callback_base_url=folder)
+        task.try_(*scripts)
+        return task
+
+    return make
+
+
+def object_of(task, run=-1):
+    """Return the file to which a run writes its end."""
+    return Path(task.flow.runs[run].url.removeprefix("file://").replace("%20", " "))
+
+
+# The wait -----------------------------------------------------------------------------------------
+
+
+def test_the_end_is_the_result(mailed):
+    task = mailed()
+    assert task.state == "deferred"
+    assert task.flow.reports("success", run_id=True, result={"rows": 3}, message="all there") == 200
+    ended = task.try_()
+    run = task.flow.runs[0].run_id
+    assert ended.result["run_id"] == run
+    assert ended.result["result"] == {"rows": 3}
+    assert mentions(ended.log, "succeeded", "all there")
+    assert task.state == "success"
+
+
+def test_the_first_end_stays(mailed):
+    task = mailed()
+    assert [task.flow.reports("success", result=1), task.flow.reports("failed")] == [200, 412]
+    assert task.try_().result["result"] == 1
+
+
+def test_a_failure_fails_the_task(mailed):
+    task = mailed()
+    task.flow.reports("failed", message="no such table")
+    error = task.try_().error
+    assert isinstance(error, RunFailedError)
+    assert "no such table" in str(error)
+    assert (task.state, triggers(task)) == ("failed", 1)
+
+
+def test_a_failure_is_started_again_where_that_is_asked_for(mailed):
+    task = mailed(on_run_failed="start_again")
+    task.flow.reports("failed")
+    task.try_()
+    assert task.state == "up_for_retry"
+    task.try_()
+    assert (task.state, triggers(task)) == ("deferred", 2)
+    task.flow.reports("success", result=2)
+    assert task.try_().result["result"] == 2
+
+
+def test_the_trigger_knows_the_mailbox_and_the_deadline(mailed, folder):
+    task = mailed(completion_timeout=timedelta(hours=2))
+    path, kwargs = task.last.trigger.serialize()
+    assert path == "workflow_automation_provider.triggers.mailbox.MailboxTrigger"
+    start = entries(task, START)["1/0"]
+    assert kwargs["mailbox"] == start["mailbox"] == f"{folder}/{start['token']}.json"
+    assert "callback_url" not in start
+
+
+def test_a_look_that_finds_nothing_defers_again(mailed):
+    task = mailed()
+    task.try_()
+    assert (task.state, triggers(task)) == ("deferred", 1)
+
+
+def test_no_end_in_time_fails_the_task_and_names_the_mailbox(mailed):
+    task = mailed(completion_timeout=MOMENT)
+    later(task, hours=1)
+    error = task.try_().error
+    assert isinstance(error, RunTimeoutError)
+    assert entries(task, START)["1/0"]["mailbox"] in str(error)
+    assert "may still be running" in str(error)
+    assert "told to stop" not in str(error)
+
+
+def test_an_end_at_the_deadline_counts(mailed):
+    task = mailed(completion_timeout=MOMENT)
+    later(task, hours=1)
+    task.flow.reports("success", result=1)
+    assert task.try_().result["result"] == 1
+
+
+def test_the_run_is_looked_for_where_it_was_started(mailed, world, tmp_path):
+    task = mailed()
+    connection = {"callback_base_url": (tmp_path / "elsewhere").as_uri()}
+    world(task.operator, **connection)  # only the connection changes
+    task.flow.reports("success", result=1)
+    assert task.try_().result["result"] == 1
+
+
+def test_the_end_is_recorded_and_outlives_the_object(mailed):
+    task = mailed()
+    task.flow.reports("success", result=1)
+    task.try_(at_copy("kill after"))
+    assert task.state == "up_for_retry"
+    object_of(task).unlink()
+    assert task.try_().result["result"] == 1
+    assert triggers(task) == 1
+
+
+@pytest.mark.parametrize("act", ["kill", "kill after", "fail after", "slow"])
+def test_the_end_is_recorded_whatever_happens_to_the_write(mailed, act):
+    task = mailed()
+    task.flow.reports("success", result=1)
+    task.try_(at_copy(act))
+    if task.state != "success":
+        task.try_()
+    for late in task.late:
+        late()
+    assert (task.state, triggers(task)) == ("success", 1)
+    assert [entry["end"]["result"] for entry in entries(task, RUN).values()] == [1]
+
+
+def test_outside_a_scheduler_the_task_looks_by_itself(mailed, monkeypatch):
+    from airflow.sdk.execution_time import task_runner
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", None)
+    task = mailed(
+        None, after("send", TRIGGER, lambda: task_of(mailed).flow.reports("success", result=1))
+    )
+    assert task.state == "success"
+
+
+def at_copy(act):
+    """Have something happen as the end is copied from the object."""
+    return at("set", RUN, act)
+
+
+# A start in doubt -----------------------------------------------------------------------------------
+
+
+def test_an_end_settles_a_doubt_in_a_retry(mailed):
+    task = mailed(None, at("send", TRIGGER, "kill after"))
+    assert (task.state, len(task.flow.runs)) == ("up_for_retry", 1)
+    task.flow.reports("success", run_id=True, result=1)
+    ended = task.try_()
+    assert (task.state, triggers(task)) == ("success", 1)
+    assert ended.result["run_id"] == task.flow.runs[0].run_id
+
+
+def test_a_doubt_without_an_end_fails_and_revokes_nothing(mailed):
+    task = mailed("drop_after")
+    error = task.last.error
+    assert isinstance(error, OutcomeUnknownError)
+    assert isinstance(error, AirflowFailException)
+    assert "told to stop" not in str(error)
+    assert (triggers(task), entries(task, REVOKED)) == (1, {})
+
+
+def test_a_retry_in_doubt_sends_nothing(mailed):
+    task = mailed(None, at("send", TRIGGER, "kill after"))
+    error = task.try_().error
+    assert isinstance(error, OutcomeUnknownError)
+    assert "told to stop" not in str(error)
+    assert (task.state, triggers(task), entries(task, REVOKED)) == ("failed", 1, {})
+
+
+def test_an_end_within_claim_timeout_settles_a_doubt(mailed):
+    told: list[int] = []
+
+    def end():
+        if not told:
+            told.append(task_of(mailed).flow.reports("success", result=1))
+
+    ended = mailed("drop_after", before("get", RUN, end), claim_timeout=MOMENT)
+    assert (ended.state, told) == ("success", [200])
+
+
+def task_of(mailed):
+    """Return the task whose process makes a call now."""
+    import world
+
+    process = world._machinery.process
+    assert process is not None
+    return process._world
+
+
+def test_a_doubt_is_started_again_where_that_is_asked_for(mailed):
+    task = mailed("drop_after", on_unknown_start="start_again")
+    assert task.state == "up_for_retry"
+    task.try_()
+    assert (task.state, triggers(task), entries(task, REVOKED)) == ("deferred", 2, {})
+    # Its run is that of the last start.
+    task.flow.reports("success", 0, result=1)
+    task.try_()
+    assert task.state == "deferred"
+    task.flow.reports("success", 1, result=2)
+    assert task.try_().result["result"] == 2
+
+
+def test_an_end_keeps_a_doubt_from_being_started_again(mailed):
+    task = mailed("drop_after", on_unknown_start="start_again")
+    task.flow.reports("success", result=1)
+    assert task.try_().result["result"] == 1
+    assert triggers(task) == 1
+
+
+def test_a_marked_task_starts_nothing_again(mailed):
+    task = mailed("drop_after", on_unknown_start="start_again")
+    task.try_(before("states", "", lambda: task.mark("success")))
+    assert (task.state, triggers(task)) == ("success", 1)
+
+
+def test_claim_that_the_dag_asks_for_later_sends_nothing(mailed):
+    task = mailed(None, at("send", TRIGGER, "kill after"))
+    task.operator = waits(on_unknown_start="claim")
+    task.try_()
+    assert triggers(task) == 1
+
+
+def test_a_rejected_start_is_sent_again(mailed):
+    task = mailed("busy")
+    assert task.state == "up_for_retry"
+    task.try_()
+    assert (task.state, triggers(task)) == ("deferred", 2)
+
+
+def test_a_run_that_the_response_does_not_name_is_taken_by_its_end(mailed):
+    told: list[int] = []
+
+    def end():
+        if not told:
+            told.append(task_of(mailed).flow.reports("success", run_id=True))
+
+    task = mailed("garbage", before("get", RUN, end), claim_timeout=MOMENT)
+    assert (task.state, told) == ("success", [200])
+
+
+# A Clear, and a person ------------------------------------------------------------------------------
+
+
+def test_a_clear_starts_another_run_with_a_mailbox_of_its_own(mailed):
+    task = mailed()
+    task.clear()
+    task.try_()
+    assert (task.state, triggers(task)) == ("deferred", 2)
+    assert object_of(task, 0) != object_of(task, 1)
+    task.flow.reports("success", 0, result="of before")
+    task.try_()
+    assert task.state == "deferred"
+    task.flow.reports("success", 1, result="of now")
+    assert task.try_().result["result"] == "of now"
+
+
+def test_what_is_not_valid_before_a_clear_is_not_read_after_it(mailed):
+    task = mailed()
+    object_of(task).write_text("{")
+    task.try_()
+    task.clear()
+    task.try_()
+    assert (task.state, triggers(task)) == ("deferred", 2)
+
+
+def test_an_adopted_run_writes_to_the_mailbox_that_it_was_given(mailed):
+    task = mailed("drop_after")
+    run = task.flow.runs[0].run_id
+    task.adopt(run)
+    task.clear()
+    task.try_()
+    assert (task.state, triggers(task)) == ("deferred", 1), task.last.error
+    task.flow.reports("success", run_id=True, result=1)
+    ended = task.try_()
+    assert (ended.result["run_id"], ended.result["result"]) == (run, 1)
+    assert (triggers(task), entries(task, REVOKED)) == (1, {})
+
+
+def test_an_adopted_run_needs_no_heartbeat(mailed):
+    task = mailed("drop_after")
+    task.adopt(task.flow.runs[0].run_id)
+    task.operator = waits(heartbeat_timeout=MOMENT)
+    task.clear()
+    task.try_()
+    assert task.state == "deferred"
+    later(task, minutes=10)
+    task.try_()
+    assert task.state == "deferred", task.last.error
+
+
+def test_a_run_cannot_be_adopted_where_another_one_has_ended(mailed):
+    task = mailed("drop_after")
+    task.flow.reports("success", run_id=True)
+    task.adopt("another")
+    task.clear()
+    assert "another run has the task" in str(task.try_().error)
+    assert triggers(task) == 1
+
+
+# What is read ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[]", "an array"),
+        (b"{}", "status is missing"),
+        (b'{"status": "started"}', "for the end alone"),
+        (b'{"status": "running"}', "for the end alone"),
+        (b'{"status": "success", "run_id": 1.5}', "run_id is a number"),
+        (b'{"status": "success", "result": "' + b"x" * 65536 + b'"}', "more than 65536 bytes"),
+    ],
+)
+def test_what_is_no_report_fails_the_task_and_stays(mailed, written, why):
+    task = mailed()
+    object_of(task).write_bytes(written)
+    error = task.try_().error
+    assert isinstance(error, RunFailedError)
+    assert why in str(error)
+    assert f"Run {task.flow.runs[0].run_id} was started." in str(error)
+    assert (task.state, triggers(task)) == ("failed", 1)
+    assert (object_of(task).read_bytes(), entries(task, RUN)) == (written, {})
+
+
+def test_a_mailbox_that_cannot_be_read_is_retried(mailed):
+    task = mailed()
+    object_of(task).mkdir()
+    error = task.try_().error
+    assert isinstance(error, NotSentError)
+    assert f"started run {task.flow.runs[0].run_id}" in task.last.output
+    assert task.state == "up_for_retry"
+    object_of(task).rmdir()
+    task.flow.reports("success", result=1)
+    assert task.try_().result["result"] == 1
+    assert triggers(task) == 1
+
+
+def test_a_doubt_whose_mailbox_cannot_be_read_sends_nothing(mailed):
+    task = mailed("drop_after", on_unknown_start="start_again")
+    object_of(task).mkdir()
+    task.try_()
+    assert (task.state, triggers(task)) == ("up_for_retry", 1)
+
+
+@pytest.mark.parametrize("form", [str, lambda url: base64.b64encode(f"x{url}".encode()).decode()])
+def test_the_url_is_withheld_from_what_a_run_returns(mailed, form):
+    task = mailed()
+    url = task.flow.runs[0].url
+    quoted = {"inputs": [form(f"{url}?X-Amz-Signature=secret")], "n": 1}
+    assert task.flow.reports("success", result=quoted, message=f'see "{url}?a=secret"') == 200
+    said = task.try_().output
+    assert "withheld: the URL of the mailbox" in said
+    assert not [text for text in ("secret", form("secret")) if text in said]
+
+
+# What is refused before anything is started ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"on_unknown_start": "claim"}, "on_unknown_start='claim'"),
+        ({"heartbeat_timeout": MOMENT}, "heartbeat_timeout"),
+    ],
+)
+def test_what_needs_an_answer_is_refused(mailed, options, name):
+    task = mailed(**options)
+    error = task.last.error
+    assert isinstance(error, InvalidRequestError)
+    assert f"{name} needs a flow that can call Airflow" in str(error)
+    assert (task.state, triggers(task)) == ("failed", 0)
+
+
+def test_a_claim_without_a_wait_is_refused(mailed):
+    task = mailed(on_unknown_start="claim", wait_for_completion=False)
+    assert isinstance(task.last.error, InvalidRequestError)
+    assert triggers(task) == 0
+
+
+def test_a_task_that_does_not_wait_needs_no_mailbox(mailed):
+    task = mailed(wait_for_completion=False)
+    assert (task.state, task.flow.runs[0].url) == ("success", None)
+
+
+def test_a_local_folder_is_refused_for_a_service_elsewhere(mailed, monkeypatch):
+    import world
+
+    connection = world._machinery.service.airflow_connection(world.KEY)
+    elsewhere = {**connection, "host": "https://service.example/api"}
+    monkeypatch.setattr(
+        world._machinery.service,
+        "airflow_connection",
+        lambda _, extra: {**elsewhere, "extra": extra},
+    )
+    task = mailed()
+    assert "folder of this machine" in str(task.last.error)
+    assert triggers(task) == 0
+
+
+# A store --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stored(world, bucket):
+    """Make a task whose runs write to a bucket, and execute its first try."""
+
+    def make(**options):
+        task = world(waits(**options), callback_base_url=bucket.url("callbacks"))
+        task.try_()
+        return task
+
+    return make
+
+
+def test_a_run_writes_to_a_store_by_a_signed_url_that_shows_nowhere(stored, bucket, monkeypatch):
+    from workflow_automation_provider.execution import flow_run
+
+    masked: list[str] = []
+    monkeypatch.setattr(flow_run, "mask_secret", masked.append)
+    task = stored()
+    url = task.flow.runs[0].url
+    assert [task.flow.reports("success", result={"url": url}) for _ in range(2)] == [200, 412]
+    ended = task.try_()
+    assert task.state == "success"
+    signature = masked[0]
+    assert f"X-Amz-Signature={signature}" in urlsplit(url).query
+    said = "".join(process.output for process in task.processes) + json.dumps(task.rows.entries)
+    assert signature not in said
+    assert ended.result["result"] == {"url": "(withheld: the URL of the mailbox)"}
+    (key,) = bucket.keys()
+    start = entries(task, START)["1/0"]
+    assert start["mailbox"] == f"s3://{bucket.conn_id}@{bucket.name}/{key}"
+
+
+def test_a_wait_that_outlives_the_signature_starts_nothing(stored):
+    task = stored(completion_timeout=timedelta(days=7))
+    assert isinstance(task.last.error, InvalidRequestError)
+    assert "completion_timeout is 7 days" in str(task.last.error)
+    assert (task.state, triggers(task)) == ("failed", 0)

@@ -1,0 +1,102 @@
+"""The trigger that looks for the end of a run in its mailbox."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from workflow_automation_provider.exceptions import NotSentError
+from workflow_automation_provider.triggers import mailbox as triggers
+from workflow_automation_provider.triggers.mailbox import MailboxTrigger
+
+
+def in_seconds(seconds):
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"{tmp_path.as_uri()}/a.json"
+
+
+def run(*made):
+    """Run triggers side by side; return their events."""
+
+    async def all_of_them():
+        return await asyncio.gather(*(anext(aiter(trigger.run())) for trigger in made))
+
+    return [event.payload for event in asyncio.run(asyncio.wait_for(all_of_them(), 20))]
+
+
+def test_ends_once_the_object_is_there(url, tmp_path):
+    threading.Timer(0.2, (tmp_path / "a.json").touch).start()
+    began = time.monotonic()
+    assert run(MailboxTrigger(url, in_seconds(600), interval=0.05)) == [{}]
+    assert time.monotonic() - began >= 0.2
+
+
+def test_ends_with_the_time(url):
+    assert run(MailboxTrigger(url, in_seconds(0.1))) == [{}]
+    assert run(MailboxTrigger(url, in_seconds(-5))) == [{}]
+
+
+def test_looks_no_sooner_than_after_the_interval(url, tmp_path):
+    (tmp_path / "a.json").touch()
+    began = time.monotonic()
+    run(MailboxTrigger(url, in_seconds(600), interval=0.3))
+    assert time.monotonic() - began >= 0.3
+    assert triggers.INTERVAL >= 25
+
+
+def test_is_made_again_from_what_airflow_stores(url):
+    first = MailboxTrigger(url, in_seconds(600), interval=0.05)
+    path, kwargs = first.serialize()
+    assert path == f"{MailboxTrigger.__module__}.{MailboxTrigger.__qualname__}"
+    assert MailboxTrigger(**kwargs).serialize() == (path, kwargs)
+
+
+class Store:
+    """A store that notes how many look at a time."""
+
+    def __init__(self, *errors):
+        self.errors = [*errors]
+        self.looks = self.at_once = self.most = 0
+        self.lock = threading.Lock()
+
+    def exists(self):
+        with self.lock:
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+        time.sleep(0.02)
+        with self.lock:
+            self.at_once -= 1
+            self.looks += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return True
+
+
+def test_looks_again_after_an_error_and_logs_it_once(url, monkeypatch, capsys):
+    store = Store(*[NotSentError("The store is down")] * 3, NotSentError("No route"))
+    monkeypatch.setattr(triggers, "open_mailbox", lambda _: store)
+    assert run(MailboxTrigger(url, in_seconds(600), interval=0.01)) == [{}]
+    assert store.looks == 5
+    log = capsys.readouterr().out
+    assert [log.count("The store is down"), log.count("No route")] == [1, 1]
+
+
+def test_at_most_eight_look_at_a_time(url, monkeypatch):
+    store = Store()
+    monkeypatch.setattr(triggers, "open_mailbox", lambda _: store)
+    run(*[MailboxTrigger(url, in_seconds(600), interval=0.01) for _ in range(50)])
+    assert (store.looks, store.most) == (50, 8)
+
+
+def test_asks_a_store_by_the_connection(bucket):
+    url = bucket.url("a.json")
+    threading.Timer(0.3, lambda: bucket.write("a.json", b"{}")).start()
+    assert run(MailboxTrigger(url, in_seconds(600), interval=0.1)) == [{}]
