@@ -30,6 +30,7 @@ from workflow_automation_provider.plugins.conversation import (
     Adoptable,
     Conversation,
     State,
+    is_suspended,
 )
 
 _LOOK_FOR = "look in the workflow's list of runs."
@@ -126,6 +127,12 @@ def advice(run: Conversation) -> Advice:
     if run.state is State.DOUBT:
         return Advice(f"{_LOOK} The task's log says what its next try does.")
     if run.state is State.WAITING:
+        if run.mailbox:
+            return Advice(
+                "Nothing to do: the task asks for nothing, and ends once the run has written its "
+                "end.",
+                "If the run cannot write it, mark the task as success or failed.",
+            )
         return Advice(
             "Nothing to do: the task asks for nothing, and ends once the run calls Airflow.",
             "If the run cannot call, mark the task as success or failed.",
@@ -215,7 +222,7 @@ def forms(row: Any, runs: Sequence[Conversation]) -> list[Form]:
     is_readable = all(run.state is not State.UNKNOWN and not run.is_batch for run in current)
     if not current or not is_readable:
         return []
-    if row.state == TaskInstanceState.AWAITING_INPUT:
+    if is_suspended(row):
         return [_succeeded(), _failed()]
     if row.state != TaskInstanceState.FAILED:
         return []

@@ -41,6 +41,11 @@ _RESPONSES = {
 }
 
 
+def is_suspended(row: Any) -> bool:
+    """Return whether a task waits without a worker: for a call of its run, or for its mailbox."""
+    return row.state in (TaskInstanceState.AWAITING_INPUT, TaskInstanceState.DEFERRED)
+
+
 class State(enum.Enum):
     """What is known of a run, in the order in which people should look."""
 
@@ -106,6 +111,7 @@ class Conversation:
     :param given: the run that a person has given the task, and which it has not yet continued with
     :param end: how the run ended, as it reported; empty if it has not
     :param callback_url: where the run calls Airflow, without its token
+    :param mailbox: where the run writes its end, in place of a call
     :param until: when the wait ends, None if the task does not wait
     :param silent_since: since when the run is late, or has reported nothing for half the time that
         it may; None if it is not
@@ -128,6 +134,7 @@ class Conversation:
     given: str | None = None
     end: str = ""
     callback_url: Any = None
+    mailbox: Any = None
     progress: float | None = None
     until: datetime | None = None
     silent_since: datetime | None = None
@@ -352,6 +359,7 @@ def _fill_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str
     run.run_link = (reports.claim and reports.claim.run_link) or known.get("run_link")
     # Only to be sure that none shows a token.
     run.callback_url = start.callback_url.partition("?")[0]
+    run.mailbox = start.mailbox.partition("?")[0]
     if reports.end:
         run.end = reports.end.status
     else:
@@ -435,7 +443,7 @@ def _state(run: Conversation, found: _Entries) -> State:
     if start.run or names_run or (has_begun and not is_late):
         if reports.end:
             return State.ENDED
-        if run.is_current and row.state == TaskInstanceState.AWAITING_INPUT:
+        if run.is_current and is_suspended(row):
             return State.WAITING
         return State.CLAIMED if reports.claim else State.STARTED
 

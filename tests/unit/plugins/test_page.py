@@ -743,6 +743,15 @@ def labels(found):
 
 
 class TestForms:
+    def test_a_task_that_waits_for_a_mailbox(self, dag, form_tab):
+        task = Task(dag)
+        mailbox = "s3://aws_default@reports/callbacks/a.json"
+        task.give(mailbox=mailbox, completion_timeout=86400.0)
+        task.outcome().change(state="deferred")
+        found = form_tab(task)
+        assert mailbox in found.text
+        assert "waiting" in found.text
+
     @pytest.mark.parametrize(
         ("state", "outcome", "reports", "expected"),
         [
@@ -755,6 +764,7 @@ class TestForms:
             ("failed", "run", {"stopped": ago(5)}, [AGAIN, MARK]),
             ("failed", "nothing", {}, ["Start a run"]),
             ("awaiting_input", "run", {}, [SUCCEEDED, FAILED]),
+            ("deferred", "run", {}, [SUCCEEDED, FAILED]),
             ("running", "run", {}, []),
             ("up_for_retry", None, {}, []),
             ("queued", "run", {}, []),
