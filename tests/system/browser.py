@@ -45,15 +45,19 @@ def browser_page() -> Iterator[Page]:
         browser.close()
 
 
-def new_page(page: Page) -> Page:
+def new_page(page: Page, *, java_script_enabled: bool = True) -> Page:
     """Open a page of another person, in the same Chromium."""
     browser = page.context.browser
     assert browser
-    return _page_of(browser)
+    return _page_of(browser, java_script_enabled=java_script_enabled)
 
 
-def _page_of(browser: Browser) -> Page:
-    context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, locale="en-GB")
+def _page_of(browser: Browser, *, java_script_enabled: bool = True) -> Page:
+    context = browser.new_context(
+        viewport={"width": WIDTH, "height": HEIGHT},
+        locale="en-GB",
+        java_script_enabled=java_script_enabled,
+    )
     context.set_default_timeout(TIMEOUT)
     return context.new_page()
 

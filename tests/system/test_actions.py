@@ -343,6 +343,17 @@ def test_task_that_changed_meanwhile(deployment: Deployment, people: dict[str, A
     assert len(deployment.runs("changed")) == 1
 
 
+def test_without_a_script_the_words_remain(
+    deployment: Deployment, people: dict[str, AirflowUi], browser: Page
+) -> None:
+    page = new_page(browser, java_script_enabled=False)
+    page.context.add_cookies(people["user"].page.context.cookies())
+    query = "dag_id=report&run_id=strangers&task_id=trigger"
+    page.goto(f"{deployment.airflow.url}/workflow-automation/runs/task?{query}")
+    expect(page.get_by_text("set workflow_automation_run to")).to_be_visible()
+    expect(page.get_by_role("button")).to_have_count(0)
+
+
 # What others can make a browser do ----------------------------------------------------------------
 
 ATTACK = """<!doctype html><iframe name="out"></iframe>

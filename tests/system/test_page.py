@@ -187,7 +187,12 @@ def of(dag_id: str, run_id: str) -> str:
 
 
 def background(page: Page) -> str:
-    return str(page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor"))
+    """Return the color behind Airflow's own page."""
+    colors = (
+        "[document.body, document.documentElement].map(e => getComputedStyle(e).backgroundColor)"
+    )
+    found = page.evaluate(f"{colors}.find(color => color !== 'rgba(0, 0, 0, 0)')")
+    return str(found)
 
 
 def has_sideways_scroll(frame: FrameLocator) -> bool:

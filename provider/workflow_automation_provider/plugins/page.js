@@ -55,7 +55,7 @@ const showTimes = () => {
 
 // Links -------------------------------------------------------------------------------------------
 
-// The page is drawn in a frame that may open nothing: Airflow's own page, around it, follows a link.
+// The page is drawn in a frame that may open nothing: Airflow's page around it follows a link.
 addEventListener("click", (event) => {
   const link = event.target.closest("a[target]");
   if (!link || parent === window) return;
@@ -159,7 +159,7 @@ const request = async (method, path, body) => {
   if (typeof detail !== "string") detail = JSON.stringify(detail);
   let why = `Airflow responded ${response.status}: ${detail.slice(0, 300)}`;
   if (response.status === 403) {
-    why += "\nThis takes the right to edit task instances of this DAG (the roles User, Op and Admin).";
+    why += "\nThis takes the right to edit task instances of this DAG (User, Op and Admin).";
   }
   const refused = new Refused(why);
   refused.status = response.status;
@@ -244,7 +244,7 @@ const runOf = (field) => {
 const runsOf = (form) => {
   const fields = [...form.querySelectorAll("[data-key]")];
   const runs = fields.map(runOf).filter(Boolean);
-  if (fields.length && !runs.length) fault("Run ID: enter the id of the run, as the application shows it.");
+  if (fields.length && !runs.length) fault("Run ID: enter the id, as the application shows it.");
   return runs;
 };
 
@@ -269,7 +269,8 @@ const filled = (text, runs, result) =>
 const clearedToo = (tasks) => {
   const others = tasks.total_entries - 1;
   if (others < 1) return "";
-  return others === 1 ? " and 1 task instance downstream" : ` and ${others} task instances downstream`;
+  const what = others === 1 ? "task instance" : "task instances";
+  return ` and ${others} ${what} downstream`;
 };
 
 const isClear = (form) => ["continue", "start"].includes(form.dataset.kind);
