@@ -77,9 +77,12 @@ class FlowRetryPolicy(RetryPolicy):
             return RetryDecision.default()
 
         delay = timedelta(seconds=exception.retry_after)
+        decision = RetryDecision.retry(delay, reason=_BUSY)
         if hasattr(RetryDecision, "reschedule"):
-            return RetryDecision.reschedule(delay, max_reschedules=MAX_RESCHEDULES, reason=_BUSY)
-        return RetryDecision.retry(delay, reason=_BUSY)
+            decision = RetryDecision.reschedule(
+                delay, max_reschedules=MAX_RESCHEDULES, reason=_BUSY
+            )
+        return decision
 
 
 @dataclass
