@@ -77,12 +77,12 @@ class FlowRetryPolicy(RetryPolicy):
             return RetryDecision.default()
 
         delay = timedelta(seconds=exception.retry_after)
+        decision = RetryDecision.retry(delay, reason=_BUSY)
         if hasattr(RetryDecision, "reschedule"):
-            decision: RetryDecision = RetryDecision.reschedule(
+            decision = RetryDecision.reschedule(
                 delay, max_reschedules=MAX_RESCHEDULES, reason=_BUSY
             )
-            return decision
-        return RetryDecision.retry(delay, reason=_BUSY)
+        return decision
 
 
 @dataclass
