@@ -56,8 +56,8 @@ class Accepted(enum.Enum):
     YES = "yes"
 
 
-# Of the texts below, each line says one thing, first what could start another run: the log of
-# Airflow's UI cuts lines at some 90 characters.
+# In the texts below, each line says one thing, because the log of Airflow's UI cuts lines at some
+# 90 characters. What could start another run comes first.
 _FIX = "Fix the cause, then {again}"
 _LATER = "If Airflow does not retry the task, {again}"
 _NO_RUN = "No run was started."

@@ -37,11 +37,11 @@ class FlowRunLink(BaseOperatorLink):
         """
         Store the link to a run. A failure is only logged, because the run was started.
 
-        :param run_link: URL as the service gave it, but not relative; None if there is none yet,
-            empty to take one back
-        :param at_once: whether to store it now; at the end of the task, Airflow does
+        :param run_link: URL as the service gave it, but not relative; None if there is none yet;
+            empty to remove one that was stored
+        :param at_once: whether to store it now. Otherwise, Airflow does so at the end of the task
         """
-        link = _opened(run_link) if run_link else ""
+        link = _browser_link(run_link) if run_link else ""
         cls._last = context["ti"], link
         if at_once and (link or run_link == ""):
             try:
@@ -65,7 +65,7 @@ class FlowRunLink(BaseOperatorLink):
         return link or ""
 
 
-def _opened(run_link: str) -> str:
+def _browser_link(run_link: str) -> str:
     """Return a link as a browser opens it, empty if there is none: the log says why."""
     try:
         return browser_link(run_link)

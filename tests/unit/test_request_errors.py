@@ -69,16 +69,16 @@ def responses_of(row: Row) -> Iterator[tuple[Response, Request, tuple[int, ...]]
         (row.operations or "path key upload").split(), statuses.split()
     ):
         headers = {"location": "https://new.example/é"} if status[0] == "3" else {}
-        if "Retry-After" in row.facts:
+        if "Retry-After" in row.traits:
             headers["retry-after"] = "17"
-        headers["content-type"] = "text/html" if "page" in row.facts else "text/plain"
-        declared = (int(status),) if "declared" in row.facts else ()
+        headers["content-type"] = "text/html" if "page" in row.traits else "text/plain"
+        declared = (int(status),) if "declared" in row.traits else ()
         body = b"No such luck."
-        if "page" in row.facts:
+        if "page" in row.traits:
             body = b"<p>No such luck.</p>"
-        if "may name a run" in row.facts:
+        if "may name a run" in row.traits:
             body = b'{"run_id": 1.5}'
-        response = Response(int(status), headers, body, early="early" in row.facts)
+        response = Response(int(status), headers, body, early="early" in row.traits)
         yield response, REQUESTS[operation], declared
 
 

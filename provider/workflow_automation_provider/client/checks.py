@@ -190,7 +190,7 @@ def _shown(text: str) -> str:
     return shown(text)
 
 
-def is_limit(value: object) -> bool:
+def is_positive_integer(value: object) -> bool:
     """Return whether a value is a whole number of 1 or more."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 

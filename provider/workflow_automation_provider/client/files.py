@@ -36,8 +36,9 @@ from workflow_automation_provider.exceptions import (
 # A multiple of 3, so that base64 of each chunk joins without padding.
 _CHUNK = 3 * 64 * 1024
 
-# A message of a store's client may quote a whole response.
-_REASON = 200
+# How much is kept of an error's message, in characters: that of a store's client may quote a whole
+# response.
+_MAX_REASON = 200
 
 
 class Reading(Protocol):
@@ -73,8 +74,8 @@ class File:
     :param open: opens it for reading in binary mode
     :param fingerprint: returns a value that changes when the file does (size, modification time, …)
     :param location: its path or URL, for lineage; None if it has none
-    :param read_ahead: reads the content in place of ``open``, and makes sure that it is the version
-        of its fingerprint
+    :param read_ahead: reads the content in place of ``open``, and checks that it still has this
+        fingerprint
     :param path: its path below the folder or prefix that was searched, None for its name
     """
 
@@ -146,7 +147,7 @@ class UploadBody:
             yield reading
 
     def _layout(self) -> Iterator[bytes | File]:
-        """Yield its JSON; a file stands for its content in base64."""
+        """Yield the body in parts: JSON, and a file where its content in base64 belongs."""
         yield self._head
         for number, element in enumerate(self.files):
             if number:
@@ -244,7 +245,7 @@ def _encoded_length(content: File | bytes, file_format: FileFormat) -> int:
 
 
 def _layout_of(content: File | bytes, file_format: FileFormat) -> Iterator[bytes | File]:
-    """Yield the JSON of an element; a file stands for its content in base64."""
+    """Yield an element in parts: JSON, and the file where its content in base64 belongs."""
     if isinstance(content, bytes):
         yield content
     elif isinstance(file_format, str):
@@ -259,7 +260,7 @@ def _layout_of(content: File | bytes, file_format: FileFormat) -> Iterator[bytes
 
 
 def _field(file: File, word: str) -> Iterator[bytes | File]:
-    """Yield the JSON of a field of an element; a file stands for its content in base64."""
+    """Yield a field of an element in parts, as :func:`_layout_of` does."""
     if word not in ("base64", "data_url"):
         yield json.dumps(_described(file, word)).encode("ascii")
         return
@@ -357,10 +358,10 @@ def read_whole(file: File, reading: Reading | None = None) -> Iterator[bytes]:
 def _chunks(file: File, reading: Reading | None) -> Iterator[bytes]:
     if reading is not None and file.read_ahead is not None:
         return reading.chunks(file)
-    return _opened(file)
+    return _unchanged_chunks(file)
 
 
-def _opened(file: File) -> Iterator[bytes]:
+def _unchanged_chunks(file: File) -> Iterator[bytes]:
     """Read a file that is not read ahead, and raise an error if it changes meanwhile."""
     before = file.fingerprint()
     with file.open() as stream:
@@ -371,7 +372,7 @@ def _opened(file: File) -> Iterator[bytes]:
         raise changed(file, "changed")
 
 
-def version_of(file: File) -> object:
+def checked_fingerprint(file: File) -> object:
     """
     Return the fingerprint of a file.
 
@@ -398,7 +399,7 @@ def reason(error: Exception, source: object) -> str:
         return without_credentials_of(given, str(message))
 
     line = str(error).strip().partition("\n")[0]
-    text = without_credentials_of(given, line[: 10 * _REASON])[:_REASON]
+    text = without_credentials_of(given, line[: 10 * _MAX_REASON])[:_MAX_REASON]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -147,8 +147,8 @@ class FlowClient:
         def read(response: protocol.Response, progress: SendProgress) -> protocol.Run:
             run = results.read_run(response, request, self._redactor, self._settings.busy_statuses)
             self._check_new(run, request)
-            # Any other response may be that to an earlier request, and that to this one may arrive
-            # next.
+            # Only a new run shows that this was the response to this request. If it was that to an
+            # earlier one, this one's may still arrive on the connection.
             progress.may_keep = run.run_id is not None
             return run
 
@@ -204,8 +204,7 @@ class FlowClient:
                 failure = error_without_response(
                     request, error, progress, self._redactor, self._via
                 )
-        # Not above, where it would have the other error as its context, with a text that is not
-        # redacted.
+        # Not in the except block: its context would be the other error, whose text is not redacted.
         raise failure
 
     def _headers_of(self, request: protocol.Request) -> dict[str, str]:

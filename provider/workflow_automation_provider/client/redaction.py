@@ -29,8 +29,9 @@ _PART = 12
 
 _NOT_ALNUM = bytes(range(256)).translate(None, (string.ascii_letters + string.digits).encode())
 
-# What escapes a character in a URL, in JSON or in HTML, also where its own first sign is escaped
-# again. Whatever follows a run of such signs, it matches, so that no run is read twice.
+# What escapes a character in a URL, in JSON or in HTML, also where its own first character is
+# escaped again: "%2541" is "A". Each branch takes a whole run of such characters, whatever follows,
+# so that no run is scanned again from its middle.
 _ESCAPE = re.compile(
     rb"%(?:25)*([0-9a-f]{2})"
     rb"|\\+(?:u([0-9a-f]{4})|[bfnrt])?"
@@ -45,7 +46,6 @@ _PORT = re.compile(r"\d++/")
 _WEB_ADDRESS = re.compile(r"\bhttps?://", re.IGNORECASE)
 _NAMED_QUERY = re.compile(r"\?(?=[\w.~-]+=)")
 _AROUND_URL = "\"'`)>],.;:"
-
 
 # What is around the values in a header: a scheme at its beginning, separators, and names. Of
 # ``Bearer hush-1234`` it is ``Bearer ``, and of ``first=1; second=2`` it is ``first=`` and
@@ -221,7 +221,7 @@ def _in_base64(raw: bytes) -> Iterator[bytes]:
 
 
 def _parts_of_key(secret: str) -> frozenset[bytes]:
-    """Return each twelve consecutive letters and digits of a secret."""
+    """Return all runs of twelve letters and digits in a secret."""
     letters = _letters(_ascii(secret))
     starts = range(len(letters) - _PART + 1)
     return frozenset(letters[start : start + _PART] for start in starts)
@@ -260,4 +260,5 @@ def _ascii(text: str) -> bytes:
 
 
 def _letters(raw: bytes) -> bytes:
+    """Return only the letters, in lower case, and the digits."""
     return raw.translate(None, _NOT_ALNUM).lower()

@@ -17,11 +17,11 @@ import httpcore
 # delay the stop.
 _WRITE_SIZE = 256 * 1024
 
-# Seconds to wait for a response after the request was aborted: only one that has already arrived
-# counts.
+# Seconds to wait for a response after the request was aborted: it counts only if it has arrived by
+# then.
 _EARLY_RESPONSE = 1.0
 
-# In bytes: longer than the status lines of a response and of those that announce it.
+# In bytes: longer than the status line of a response, with those of interim (1xx) responses.
 _HEAD = 4096
 
 
@@ -55,7 +55,7 @@ class SendProgress:
         self.whole = False
         """Whether the last byte of the request may have been sent."""
         self.has_read = False
-        """Whether anything was read since the request was sent: the deadline is the response's."""
+        """Whether reading has begun since the request was sent: the deadline is the response's."""
         self.head = b""
         """The beginning of the response: its status, where the rest of it is not valid HTTP."""
         self.may_keep = False
@@ -92,7 +92,7 @@ class SendProgress:
             self._deadline = time.monotonic() + seconds
 
     def take_back(self) -> None:
-        """Note that the service took nothing of the request, because TLS had not begun for it."""
+        """Note that the service read nothing of the request: it rejected the client in TLS."""
         self.begun = False
         self.whole = False
 
@@ -105,8 +105,8 @@ class SendProgress:
         """
         Yield the body of the request in parts of one size, each to be sent before the next.
 
-        The last byte comes by itself: whatever ends its write, also an error of a signal handler,
-        it may have been sent.
+        The last byte is a part of its own. Whatever ends its write, also an error in a signal
+        handler, it may have been sent.
 
         :raises StoppedError: if the client was stopped before the last byte
         """

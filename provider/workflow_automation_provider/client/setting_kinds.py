@@ -94,7 +94,7 @@ def _file_format(value: Any, _: Mapping[str, Any]) -> FileFormat:
 def _client_certificate(value: Any, read: Mapping[str, Any]) -> str | tuple[str, str]:
     if not isinstance(value, list):
         return _text(value, read)
-    certificate, key = value
+    certificate, key = value  # a ValueError unless there are two
     return _text(certificate, read), _text(key, read)
 
 

@@ -55,7 +55,7 @@ _in_request = ContextVar("in_request", default=False)
 
 
 def _is_of_others(_: logging.LogRecord) -> bool:
-    """Return whether a log record is of a request that is not this provider's."""
+    """Return whether a log record is about a request of other code than this provider."""
     return not _in_request.get()
 
 
@@ -113,8 +113,8 @@ class Transport(httpx.BaseTransport):
             return _Connection(self._tls, self._proxy)
 
     def _give_back(self, connection: _Connection) -> None:
-        # httpcore has closed what must not be used again, and opens another connection in its
-        # place. It also does so if something arrived while the connection was idle.
+        # Whether the socket can be used again, httpcore knows: it has closed one that cannot, and
+        # also closes one on which something arrives while it is idle. It then opens another.
         idle = self._idle
         if idle is None or not connection.backend.progress.may_keep:
             connection.close()
@@ -134,18 +134,18 @@ class Transport(httpx.BaseTransport):
         """
         connection: _Connection = request.extensions["connection"]
         progress = connection.backend.progress
-        answer = self._send(connection, request)
+        unread = self._send(connection, request)
         if not progress.has_read:
             raise httpcore.RemoteProtocolError("the response arrived before the request was sent")
 
-        response = _read(answer, is_early=not progress.whole)
+        response = _read(unread, is_early=not progress.whole)
         return httpx.Response(response.status, extensions={"response": response})
 
     def _send(self, connection: _Connection, request: httpx.Request) -> httpcore.Response:
         """Send a request, and return its response, of which the body is still to be read."""
         progress = connection.backend.progress
         content = progress.writes(cast("httpx.SyncByteStream", request.stream))
-        sent = httpcore.Request(
+        core_request = httpcore.Request(
             request.method,
             _core_url(request.url),
             headers=request.headers.raw,
@@ -153,7 +153,7 @@ class Transport(httpx.BaseTransport):
             extensions=request.extensions,
         )
         try:
-            return connection.pool.handle_request(sent)
+            return connection.pool.handle_request(core_request)
         except (httpcore.NetworkError, httpcore.RemoteProtocolError):
             if connection.backend.has_responded:
                 self._has_lost_one = True
@@ -161,21 +161,26 @@ class Transport(httpx.BaseTransport):
             raise
 
 
-def _read(answer: httpcore.Response, *, is_early: bool) -> Response:
+def too_large() -> httpcore.ReadError:
+    """Return the error that ends a response at the limit."""
+    return httpcore.ReadError(f"the limit is {RESPONSE_LIMIT // 1024} KiB")
+
+
+def _read(unread: httpcore.Response, *, is_early: bool) -> Response:
     """Read a response, up to a limit; what ends it before its end becomes its error."""
     body = bytearray()
     error: Exception | None = None
     try:
-        for chunk in answer.iter_stream():
+        for chunk in unread.iter_stream():
             body += chunk
             if len(body) > RESPONSE_LIMIT:
-                raise httpcore.ReadError(f"the limit is {RESPONSE_LIMIT // 1024} KiB")
-        answer.close()
+                raise too_large()
+        unread.close()
     except Exception as failure:
         error = failure
 
-    headers = httpx.Headers(answer.headers)
-    return Response(answer.status, headers, bytes(body), error, early=is_early)
+    headers = httpx.Headers(unread.headers)
+    return Response(unread.status, headers, bytes(body), error, early=is_early)
 
 
 class _Connection:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from workflow_automation_provider.client.checks import FileFormat, identifier, one_line
-from workflow_automation_provider.client.files import Element, File, version_of
+from workflow_automation_provider.client.files import Element, File, checked_fingerprint
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.exceptions import WorkflowAutomationError
 from workflow_automation_provider.execution.store import TaskRecord
@@ -322,7 +322,7 @@ def _identity_of(element: File | bytes) -> bytes:
         element.content_type,
         element.source,
         element.size,
-        str(version_of(element)),
+        str(checked_fingerprint(element)),
     ]
     return json.dumps(facts).encode()
 

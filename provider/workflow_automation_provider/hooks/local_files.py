@@ -24,8 +24,8 @@ from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.hooks.paths import Glob, Rest, has_wildcard, name_of
 
-# Seconds until a change to a file is visible in its timestamps.
-_SETTLED = 0.25
+# A file that changed fewer seconds ago may change again without another timestamp.
+_MIN_AGE = 0.25
 
 # The errors for a path that does not exist.
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -127,9 +127,10 @@ def _fingerprint(path: str) -> object:
 
     # A change may still be in progress, or be followed by another within the same tick of the
     # clock.
-    unsettled = _SETTLED - (time.time() - max(state.st_mtime, state.st_ctime))
-    if 0 < unsettled <= _SETTLED:
-        time.sleep(unsettled)
+    age = time.time() - max(state.st_mtime, state.st_ctime)
+    is_recent = 0 <= age < _MIN_AGE
+    if is_recent:
+        time.sleep(_MIN_AGE - age)
         state = os.stat(path)
 
     # Programs cannot set the change time, so it reveals changes that `touch -r` and
@@ -142,7 +143,7 @@ def _fingerprint(path: str) -> object:
 
 
 def _matches(glob: Glob) -> Iterator[str]:
-    """Yield what a glob names; without folders if it has ``**``: any other folder is an error."""
+    """Yield what a glob names. With ``**``, it names no folders; otherwise one becomes an error."""
     is_deep = "**" in glob.parts
     for path in _search(glob):
         if is_deep and os.path.isdir(path):

@@ -1,10 +1,9 @@
 """
 List and look up the objects of a store, and notice that one was replaced since it was found.
 
-An object that was replaced shows by its size as it is read, and by its version, which is looked up
-once more before the last byte of the request is sent. It is looked up in the way in which it was
-found: the clients of some stores write the version of a listing differently from that of a single
-object.
+A replaced object is noticed by its size as it is read, and by its version, which is looked up again
+before the last byte of the request is sent. What a listing found is listed again, because the
+clients of some stores write a version differently in a listing.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Found:
     An object that a glob or a prefix names.
 
     :param path: its path below the root of the glob, None if it was named itself
-    :param listing: the listing that has all of its information, None if it is to be looked up
+    :param listing: the glob whose listing has all of its information, None if it is to be looked up
     """
 
     key: str
@@ -68,7 +67,7 @@ class StoredFile(File):
     """
     An object in a store.
 
-    :param listing: the listing that it was found by, None if it was looked up
+    :param listing: the glob whose listing found it, None if it was looked up
     """
 
     store: Store
@@ -88,11 +87,11 @@ class Store:
         # others take other arguments.
         self.is_cloud = not packages.isdisjoint(("s3fs", "gcsfs", "adlfs"))
         self.is_s3 = "s3fs" in packages
-        self._free = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(AT_ONCE)
 
         fs.invalidate_cache()  # a listing cached by an earlier task may be out of date
         if self.is_s3 and fs._s3 is None:  # not connected yet
-            # As many as never have to be waited for.
+            # So many that no request waits for a connection.
             fs.config_kwargs.setdefault("max_pool_connections", 2 * AT_ONCE)
 
     def find(self, path: str) -> list[Found]:
@@ -118,10 +117,10 @@ class Store:
             return functools.partial(in_time, self.fs.info, key)
 
         async def look() -> Info:
-            async with self._free, asyncio.timeout(TIMEOUT):
+            async with self._slots, asyncio.timeout(TIMEOUT):
                 return cast("Info", await self.fs._info(key))
 
-        # On the store's own loop: threads would be waited for where the task is timed out.
+        # On the store's own loop: a task that is timed out would wait for threads.
         return asyncio.run_coroutine_threadsafe(look(), self.fs.loop).result
 
     def check(self, files: Sequence[StoredFile]) -> None:
@@ -175,7 +174,8 @@ class Store:
         return found
 
     def _found(self, key: str, path: str | None, listing: Glob, info: Info) -> Found:
-        # The listing of a cloud store has all; that of another may name a link, or round a time.
+        # Only the listing of a cloud store is as good as a look-up: that of another store may name
+        # a link, or round a time.
         return Found(key, path, listing if self.is_cloud else None, info)
 
     def _list(self, glob: Glob, prefix: str = "") -> dict[str, Info]:

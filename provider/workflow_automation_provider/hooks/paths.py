@@ -13,7 +13,7 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 _WILDCARD = re.compile(r"[*?[]")
 
 Rest = tuple[str, ...]
-"""The parts of a glob that are still to be matched: the last ones, and none once all match."""
+"""The parts at the end of a glob that are still to be matched; empty once all have matched."""
 
 
 def has_wildcard(path: str) -> bool:
@@ -97,7 +97,7 @@ class Glob:
         """
         Return what is still to be matched after a name.
 
-        :param rests: what was to be matched before it, one of them
+        :param rests: what was to be matched before the name: one of these alternatives
         :param is_link: whether the name is that of a link, which ``**`` does not go through
         """
         left: set[Rest] = set()
@@ -143,7 +143,11 @@ def _after_first(rest: Rest, *, is_link: bool) -> Iterator[Rest]:
 
 
 def _alternatives(rest: Rest) -> Iterator[Rest]:
-    """Yield what is to be matched, and what is where ``**`` at its beginning is no folder."""
+    """
+    Yield what is to be matched: all of it, and what is left without each ``**`` at its beginning.
+
+    Such a part may stand for no folder at all.
+    """
     yield rest
     while len(rest) > 1 and rest[0] == "**":
         rest = rest[1:]

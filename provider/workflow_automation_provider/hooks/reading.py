@@ -22,7 +22,7 @@ from workflow_automation_provider.hooks.stores import begin, in_time, wait_for
 _PIECE = 1023 * 1024
 _BLOCK = 4 * _PIECE
 
-# The bytes of the blocks that may be on their way or wait to be sent.
+# The most bytes in the blocks that are on their way or wait to be sent.
 _AHEAD = 3 * _BLOCK
 
 
@@ -57,7 +57,7 @@ class ObjectReading:
         self._fetch()
         blocks = _blocks(file)
         if not blocks:
-            yield from _unfetched(file)
+            yield from _not_in_blocks(file)
             return
 
         for _ in blocks:
@@ -76,7 +76,7 @@ class ObjectReading:
                 return
             fs = file.store.fs
             end = min(start + _BLOCK, file.size)
-            # With both ends: of all of an object, s3fs would request the size first.
+            # Always with both ends: without them, s3fs would request the size first.
             content = fs._cat_file(file.key, start=start, end=end)
             block = asyncio.run_coroutine_threadsafe(content, fs.loop)
             self._ahead.append((end - start, block))
@@ -86,9 +86,13 @@ class ObjectReading:
         return len(self._ahead) < AT_ONCE and size + _BLOCK <= _AHEAD
 
 
-def pieces(opened: Callable[[], Any]) -> Iterator[bytes]:
-    """Yield the content of a file of any store, which is opened for it."""
-    stream = in_time(opened)
+def pieces(open_file: Callable[[], Any]) -> Iterator[bytes]:
+    """
+    Yield the content of a file of any store.
+
+    :param open_file: opens the file for reading in binary mode
+    """
+    stream = in_time(open_file)
     try:
         while piece := in_time(read_exactly, stream, _PIECE):
             yield piece
@@ -104,7 +108,7 @@ def _blocks(file: StoredFile) -> range:
     return range(0, file.size, _BLOCK)
 
 
-def _unfetched(file: StoredFile) -> Iterator[bytes]:
+def _not_in_blocks(file: StoredFile) -> Iterator[bytes]:
     """Yield the content of a file that is not fetched in blocks."""
     if not file.size:
         return

@@ -33,7 +33,7 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
 
     :param files: one source or several; a glob may use ``*``, ``?``, ``[…]`` and ``**``, and does
         not match local names that begin with a dot. A store's URL that ends in ``/`` is a prefix:
-        everything below it is uploaded. Of each, a file is found once
+        everything below it is uploaded. One source never has the same file twice
     :raises FileUnavailableError: if a file is missing or cannot be read, a folder cannot be
         listed, a glob or prefix matches nothing, or a store cannot be reached, naming it
     :raises InvalidRequestError: if there is nothing to upload, a source is a directory or
@@ -46,7 +46,7 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
             f"files is {kind_of(files)}: expected a list of paths, globs, URLs or mappings."
         )
 
-    # What is named in a store is looked up for all sources at once, before the first is waited for.
+    # First, the look-ups of all objects that are named are begun; then each is waited for.
     stores: dict[int, Store] = {}
     begun = [
         _elements_of(f"files[{number}]", source, stores) for number, source in enumerate(files)
@@ -76,9 +76,9 @@ def warn_of_repeated_names(requests: Iterable[Request], file_format: FileFormat,
 
 def _elements_of(name: str, source: FileSource, stores: dict[int, Store]) -> Iterable[Element]:
     """
-    Return the elements of a source: files are found as they are iterated.
+    Return the elements of a source, which are found as they are iterated.
 
-    An object that is named begins to be looked up now.
+    The look-up of an object that is named begins now.
     """
     if isinstance(source, Asset):
         source = source.uri

@@ -26,10 +26,12 @@ from workflow_automation_provider.hooks.stores import as_url, stored_at
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
-# Seconds until a change shows in a time of whole seconds, with some for a clock that differs; and
-# how often to wait for it.
-_SETTLED = 1.25
-_WAITS = 3
+# An object that changed fewer seconds ago may change again without another time: stores have whole
+# seconds, and their clock may differ.
+_MIN_AGE = 1.25
+
+# How often to wait until an object is that old.
+_MAX_WAITS = 3
 
 
 def stored_files(
@@ -63,14 +65,14 @@ def stored_files(
 def _all_found(store: Store, path: str, *, is_prefix: bool) -> Iterator[File]:
     """Yield the files that a glob or a prefix names."""
     found = store.find_below(path) if is_prefix else store.find(path)
-    # What was listed may be much, and all that is needed of it was taken.
+    # Free the listing, which may be large: all that is needed of it was taken.
     store.fs.invalidate_cache()
     if not found:
         raise FileNotFoundError
 
     for one in found:
         if one.listing is None:
-            info = _settled(store, one.key, store.look_up(one.key)())
+            info = _once_old_enough(store, one.key, store.look_up(one.key)())
         else:
             info = one.info
         yield _stored_file(store, one.key, info, path=one.path, listing=one.listing)
@@ -78,7 +80,7 @@ def _all_found(store: Store, path: str, *, is_prefix: bool) -> Iterator[File]:
 
 def _one_named(store: Store, key: str, looked_up: Callable[[], Info]) -> Iterator[File]:
     """Yield the file of a key."""
-    info = _settled(store, key, looked_up())
+    info = _once_old_enough(store, key, looked_up())
     yield _stored_file(store, key, info, path=None, listing=None)
 
 
@@ -144,25 +146,27 @@ def _stored_file(
     )
 
 
-def _settled(store: Store, key: str, info: Info) -> Info:
+def _once_old_enough(store: Store, key: str, info: Info) -> Info:
     """
     Return what a store has of an object, once a later change would show in it.
 
+    :param info: what it has of it now
+
     :raises TimeoutError: if the object is written to all the time
     """
-    for _ in range(_WAITS):
-        seconds = _seconds_to_settle(info)
+    for _ in range(_MAX_WAITS):
+        seconds = _seconds_until_old_enough(info)
         if not seconds:
             return info
         time.sleep(seconds)
         info = store.look_up(key)()
 
-    if _seconds_to_settle(info):
+    if _seconds_until_old_enough(info):
         raise TimeoutError("it is being written to")
     return info
 
 
-def _seconds_to_settle(info: Info) -> float:
+def _seconds_until_old_enough(info: Info) -> float:
     """Return the seconds until a change shows, where a time alone identifies the version."""
     _, changed_at = version_of(info)
     if isinstance(changed_at, datetime):
@@ -171,5 +175,5 @@ def _seconds_to_settle(info: Info) -> float:
         return 0.0
 
     age = time.time() - changed_at
-    is_recent = -1 < age < _SETTLED
-    return _SETTLED - age if is_recent else 0.0
+    is_recent = -1 < age < _MIN_AGE
+    return _MIN_AGE - age if is_recent else 0.0

@@ -59,8 +59,8 @@ def wait_for(future: Future[Any], extra_seconds: float = 0.0) -> Any:
     try:
         return future.result(seconds)
     except TimeoutError:
-        is_of_store = future.done()
-        if is_of_store:
+        is_raised_by_call = future.done()
+        if is_raised_by_call:
             raise
         raise TimeoutError(f"the store has not answered for {seconds:,.0f} seconds") from None
 
@@ -81,9 +81,9 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
 
         if not host.isprintable():
             raise ValueError("it has a control character before its path")
-        # Without the key: of a whole URL, an object storage path drops a "?" or "#" at the end, and
-        # tabs anywhere.
-        fs, root = in_time(_opened, f"{scheme}://{host}/")
+        # Without the key: from a whole URL, an object storage path drops a "?" or "#" at the end,
+        # and tabs anywhere.
+        fs, root = in_time(_file_system_at, f"{scheme}://{host}/")
     except ValueError as error:
         raise InvalidRequestError(
             f"{name}: {shown(url)} is not a URL that Airflow's object storage reads "
@@ -120,7 +120,7 @@ def bucket_of(key: str) -> str:
     return key.partition("/")[0]
 
 
-def _opened(root: str) -> tuple[Any, str]:
+def _file_system_at(root: str) -> tuple[Any, str]:
     """Return the file system of a URL, which may connect to its host, and its path there."""
     path = ObjectStoragePath(root)
     return path.fs, path.path

@@ -240,7 +240,11 @@ class WorkflowAutomationHook(BaseHook):
     def located(
         self, error: WorkflowAutomationError, flow_id: object = None
     ) -> WorkflowAutomationError:
-        """Return an error that names the connection and the flow, by default the connection's."""
+        """
+        Return an error with the names of the connection and of the flow.
+
+        :param flow_id: the flow if the error has none; None for the connection's
+        """
         conn_id = error.conn_id or self.workflow_automation_conn_id
         return error.with_facts(
             conn_id=conn_id if isinstance(conn_id, str) else None,
@@ -250,7 +254,7 @@ class WorkflowAutomationHook(BaseHook):
     def _flow_of(self, error: WorkflowAutomationError, flow_id: object) -> str | None:
         """Return the flow that an error names: not one in which the API key was put by mistake."""
         flow: object = flow_id if error.flow_id is None else error.flow_id
-        # Of an invalid request, the extra may be what is wrong.
+        # Not for an invalid request: the extra may be what is invalid.
         if flow is None and not isinstance(error, InvalidRequestError):
             with suppress(Exception):
                 flow = self.extra.flow_id
@@ -296,7 +300,8 @@ def _service_url(connection: Connection) -> str:
     """
     Return the base URL of the service.
 
-    It is the host, which a URI splits into host, port and schema (``…://:KEY@host:8443/api``).
+    The form has it in the field host. A connection as a URI (``…://:KEY@host:8443/api``) has it in
+    three fields: host, port and schema.
     """
     address = (connection.host or "").strip()
     path = connection.schema or ""

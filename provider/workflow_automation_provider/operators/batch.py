@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workflow_automation_provider.client.checks import check_path, is_limit, kind_of
+from workflow_automation_provider.client.checks import check_path, is_positive_integer, kind_of
 from workflow_automation_provider.exceptions import (
     Accepted,
     BatchInterruptedError,
@@ -216,7 +216,7 @@ def _what_to_do(error: WorkflowAutomationError) -> str | None:
 
 
 def _check_concurrency(number: int) -> None:
-    is_valid = is_limit(number) and number <= _MAX_CONCURRENCY
+    is_valid = is_positive_integer(number) and number <= _MAX_CONCURRENCY
     if not is_valid:
         raise ValueError(
             f"max_concurrency is {number!r}: expected a whole number from 1 to {_MAX_CONCURRENCY}."

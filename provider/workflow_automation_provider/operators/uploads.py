@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from workflow_automation_provider.client.checks import (
     FileFormat,
     check_file_format,
-    is_limit,
+    is_positive_integer,
     rendered,
 )
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
@@ -76,7 +76,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         super().__init__(flow_id=flow_id, send_retry_timeout=send_retry_timeout, **kwargs)
         limits = {"files_per_request": files_per_request, "max_request_bytes": max_request_bytes}
         for name, limit in limits.items():
-            if limit is not None and not is_limit(limit):
+            if limit is not None and not is_positive_integer(limit):
                 raise ValueError(
                     f"{name} is {limit!r}: expected a whole number of 1 or more, or None for no "
                     "limit."
@@ -103,12 +103,12 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
             files_per_request=self.files_per_request,
             max_request_bytes=self.max_request_bytes,
         )
-        result = uploader.upload(*self._run())
+        result = uploader.upload(*self._run_and_flow())
         self._uploaded = uploader.elements
         return result
 
     def _summary(self, result: UploadResult) -> TaskSummary:
-        _, flow_id = self._run()
+        _, flow_id = self._run_and_flow()
         extra = {
             "run_id": result["run_id"],
             **(link_of(self.run_id) if isinstance(self.run_id, Mapping) else {}),
@@ -118,8 +118,8 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         }
         return TaskSummary(extra, read=self._uploaded)
 
-    def _run(self) -> tuple[Any, str | None]:
-        """Return the run, and the flow if one is given: the result of a trigger has both."""
+    def _run_and_flow(self) -> tuple[Any, str | None]:
+        """Return the id of the run, and its flow if one is given, or in the result of a trigger."""
         flow_id = self._rendered_flow_id()
         if isinstance(self.run_id, Sequence) and not isinstance(self.run_id, str):
             raise InvalidRequestError(

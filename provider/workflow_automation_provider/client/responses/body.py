@@ -7,10 +7,8 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
-import httpcore
-
 from workflow_automation_provider.client.responses.cause import describe
-from workflow_automation_provider.client.transport import RESPONSE_LIMIT
+from workflow_automation_provider.client.transport import RESPONSE_LIMIT, too_large
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Response
@@ -61,8 +59,7 @@ def decompressed(response: Response) -> Response:
         if decoded is None:
             continue
         if len(decoded) > RESPONSE_LIMIT:
-            limit = f"the limit is {RESPONSE_LIMIT // 1024} KiB"
-            return response._replace(error=httpcore.ReadError(limit))
+            return response._replace(error=too_large())
         return response._replace(body=decoded)
     return response
 

@@ -71,16 +71,17 @@ def _run_of(response: Response, request: Request, redact: Redactor) -> Run:
     """
     Return the run that a response says was started.
 
-    :raises ValueError: if it does not say which one, though it must: by path, and in a response
-        that came before all of the request was sent, for only a run_id shows that it started a run
+    :raises ValueError: if it has no usable run_id, and one is required: after a trigger by path;
+        and if the response came before all of the request was sent, since then nothing else shows
+        that a run was started
     """
     document = _document(response, redact)
     fields = document if isinstance(document, dict) else {}
+    is_required = request.operation is Operation.TRIGGER_BY_PATH or response.early
     run_id: str | None = None
     try:
         run_id = _run_id(fields.get("run_id"), redact)
     except ValueError:
-        is_required = request.operation is Operation.TRIGGER_BY_PATH or response.early
         if is_required:
             raise
 
@@ -140,7 +141,7 @@ def _without_identity(document: object, run_id: str | None, run_link: str | None
     """
     Return a response without the run_id and run_link that are used.
 
-    The service makes these of its own ids, so a part of the key does not count in them.
+    The service makes them of its own ids, so a part of the key may occur in them by chance.
     """
     if not isinstance(document, dict):
         return document

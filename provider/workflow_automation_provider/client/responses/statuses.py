@@ -34,7 +34,7 @@ from workflow_automation_provider.exceptions import (
 if TYPE_CHECKING:
     from workflow_automation_provider.client.redaction import Redactor
 
-Fact = Literal["run", "may name a run", "early", "page", "Retry-After", "declared"]
+Trait = Literal["run", "may name a run", "early", "page", "Retry-After", "declared"]
 """
 What a row may require of a response:
 
@@ -53,29 +53,29 @@ class Row(NamedTuple):
 
     :param statuses: ``4xx`` for all from 400 to 499, ``any`` for all
     :param operations: ``path`` and ``key`` for triggers, ``upload``; empty for all
-    :param facts: what else must be true
+    :param traits: what else must be true of the response
     :param outcome: the exception, None for success
-    :param code: by default that of the exception, for an upload of unknown outcome its own
+    :param code: None for that of the exception, or of an upload of unknown outcome
     :param hint: what to do about it, in addition to what the code means
     """
 
     statuses: str
     operations: str
-    facts: tuple[Fact, ...]
+    traits: tuple[Trait, ...]
     outcome: type[WorkflowAutomationError] | None
     code: Code | None = None
     hint: str = ""
 
-    def fits(self, status: int, operation: Operation, facts: Collection[Fact]) -> bool:
+    def fits(self, status: int, operation: Operation, traits: Collection[Trait]) -> bool:
         """
         Return whether this row is for a response.
 
-        :param facts: what is true of the response
+        :param traits: what is true of the response
         """
         names = {str(status), f"{status // 100}xx", "any"}
         has_status = not names.isdisjoint(self.statuses.split())
         has_operation = not self.operations or operation.value in self.operations.split()
-        return has_status and has_operation and all(fact in facts for fact in self.facts)
+        return has_status and has_operation and all(trait in traits for trait in self.traits)
 
 
 _TRIGGER = "path key"
@@ -180,7 +180,7 @@ def row_of(
     :param run: the run, if the response says which one was started
     :param busy_statuses: with which the service rejects a request before it has done anything
     """
-    is_given: dict[Fact, bool] = {
+    is_true: dict[Trait, bool] = {
         "run": run is not None,
         "may name a run": may_name_a_run(response),
         "early": response.early,
@@ -188,8 +188,8 @@ def row_of(
         "Retry-After": retry_after_of(response) is not None,
         "declared": response.status in busy_statuses,
     }
-    facts = [fact for fact, given in is_given.items() if given]
-    return next(row for row in ROWS if row.fits(response.status, request.operation, facts))
+    traits = [trait for trait, has_it in is_true.items() if has_it]
+    return next(row for row in ROWS if row.fits(response.status, request.operation, traits))
 
 
 def error_of(

@@ -149,8 +149,8 @@ def _lines(path: _Path) -> Generator[bytes, None, None]:
 
         rest = b""
         is_first = True
-        opened = functools.partial(fs.open, location.key, "rb", block_size=_BLOCK)
-        for piece in pieces(opened):
+        open_file = functools.partial(fs.open, location.key, "rb", block_size=_BLOCK)
+        for piece in pieces(open_file):
             if is_first:
                 _check_encoding(path, piece)
                 is_first = False
