@@ -63,9 +63,9 @@ class Case:
     def calls_back(self, **options: Any) -> None:
         self.service.callbacks.add(inputs={"case": self.run_id}, wait=0.2, attempts=20, **options)
 
-    def held_flow(self) -> Flow:
+    def held_flow(self, **options: Any) -> Flow:
         flow = Flow()
-        self.calls_back(result=flow)
+        self.calls_back(result=flow, **options)
         return flow
 
     def hold(self, point: Literal["before", "after"], method: str, path: str) -> Hold:
@@ -105,6 +105,11 @@ class Case:
     def parked(self) -> None:
         """Wait until the task waits, and will not look by itself for an hour."""
         wait_for(f"{self.run_id} parked", lambda: self.deployment.put_off_check(self.run_id))
+        self.until_seen(len(self.tries))
+
+    def deferred(self) -> None:
+        """Wait until a trigger looks for the task."""
+        wait_for(f"{self.run_id} deferred", lambda: self.state == "deferred")
         self.until_seen(len(self.tries))
 
     @property

@@ -29,10 +29,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
 @pytest.fixture(scope="session")
 def deployment(service: LocalService) -> Iterator[Deployment]:
     """Airflow, running."""
-    connections = {
-        "workflow_automation_default": service.airflow_connection(extra={"timeout": 120})
-    }
     with temporary_home("crash") as home:
+        mailboxes = {"callback_base_url": (home / "mailboxes").as_uri()}
+        connections = {
+            "workflow_automation_default": service.airflow_connection(extra={"timeout": 120}),
+            "mailboxes": service.airflow_connection(extra={"timeout": 120, **mailboxes}),
+        }
         with Deployment(home, connections) as deployment:
             yield deployment
         assert not inhabitants(home)

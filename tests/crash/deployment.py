@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow import __version__ as airflow_version
 
-from airflow_launcher.airflow import Airflow
+from airflow_launcher.airflow import (
+    API_SERVER,
+    DAG_PROCESSOR,
+    SCHEDULER,
+    TRIGGERER,
+    Airflow,
+)
 from airflow_launcher.processes import free_port
 from gate import Gate
 from real_airflow import OLD_HEARTBEAT, QUICK_RECOVERY
@@ -55,8 +61,12 @@ class Deployment(Airflow):
             connections=connections,
             port=port,
             url=f"{self.gate.url}/some/prefix",
+            components=(API_SERVER, SCHEDULER, DAG_PROCESSOR, TRIGGERER),
             settings={
                 "API__WORKERS": "2",
+                # How soon what another triggerer has left is taken over.
+                "TRIGGERER__JOB_HEARTBEAT_SEC": "1",
+                "TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "5",
                 **QUICK_RECOVERY,
                 # A worker that was killed keeps its slot for good; the pool bounds what runs at
                 # once.
@@ -89,6 +99,18 @@ class Deployment(Airflow):
                 os.kill(found.pid, signal.SIGKILL)
         if blow != "task" and not ENDS_AT_MISSED_HEARTBEATS:
             self.miss_heartbeats(found.pid)
+
+    def kill_triggerer(self) -> None:
+        """Kill the triggerer, and what it has started."""
+        for process in self.programs[TRIGGERER.name].family():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+
+    def start_triggerer(self) -> None:
+        """Start another triggerer."""
+        program = self.program(TRIGGERER.name, *TRIGGERER.command)
+        program.start()
+        self.programs[TRIGGERER.name] = program
 
     def miss_heartbeats(self, pid: int) -> None:
         """

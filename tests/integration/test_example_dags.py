@@ -8,13 +8,11 @@ import re
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from sentences import WITHOUT_CLAIM
 from workflow_automation_provider.testing import DEMO_KEY, Key
-from workflow_automation_provider.testing.context import has_state_store
 
 
 @pytest.fixture
@@ -128,6 +126,16 @@ def test_wait(run, service, workflow_automation_callback_base_url):
 
 
 @pytest.mark.since_3_3
+def test_wait_in_a_mailbox(run, service, workflow_automation_connect, tmp_path):
+    folder = tmp_path / "callbacks"
+    workflow_automation_connect(extra={"callback_base_url": folder.as_uri()})
+    service.callbacks.add(result={"rows": 3, "file": "orders.csv"}, delay=0.2)
+    assert run("wait").xcom("announce") == "3 rows are in orders.csv"
+    (callback,) = service.journal.callbacks()
+    assert (callback.status, callback.url) == (200, next(folder.iterdir()).as_uri())
+
+
+@pytest.mark.since_3_3
 def test_claim(run, service, workflow_automation_callback_base_url):
     service.faults.add("drop_after")
     service.callbacks.add(None, started=0.2)
@@ -186,28 +194,6 @@ def test_connections(run, service, workflow_automation_connect):
     assert flows == {"invoices": "invoices-flow", "orders": "orders-flow"}
     assert uploads_of(service, "report") == {"invoices": ["invoices.csv"], "orders": ["orders.csv"]}
     assert {upload.flow_id for upload in service.uploads} == {*flows.values()}
-
-
-def test_wait_for_file(run, service, tmp_path):
-    """The flow writes its file when the task has already looked once."""
-
-    def write():
-        while not (runs := service.runs):
-            time.sleep(0.05)
-        # On Airflow 3.1.3, a sensor that is rescheduled fails in dag.test(): there, the file comes
-        # at once.
-        time.sleep(0.5 if has_state_store() else 0)
-        path = Path(runs[0].inputs["result_file"].removeprefix("file://"))
-        unfinished = path.with_suffix(".part")
-        unfinished.write_text(json.dumps({"rows": 3, "file": "orders.csv"}))
-        unfinished.rename(path)
-
-    flow = threading.Thread(target=write, daemon=True)
-    flow.start()
-    folder = {"folder": f"file://{tmp_path}"}
-    result = run("wait_for_file", ("poke_interval=30,", "poke_interval=1,"), run_conf=folder)
-    flow.join()
-    assert result.xcom("announce") == "3 rows are in orders.csv"
 
 
 def test_next_dag(run, service):

@@ -11,6 +11,10 @@ from airflow.sdk import DAG, task
 
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
+from workflow_automation_provider.triggers import mailbox
+
+# The tests end no flow before the scheduler has seen its task leave the worker.
+mailbox.INTERVAL = 1.0
 
 
 def dag(dag_id: str, retries: int = 3) -> DAG:
@@ -50,6 +54,10 @@ with dag("waits"):
         return str(run["run_id"])
 
     announce(started.output)
+
+# Waits for an end that its run writes to a mailbox.
+with dag("mailboxes"):
+    trigger(wait_for_completion=True, workflow_automation_conn_id="mailboxes")
 
 with dag("after_another"):
     EmptyOperator(task_id="before") >> trigger()
