@@ -197,6 +197,18 @@ def test_blanks_around_identifiers_are_stripped(service, context, given):
     assert [(sent.run_id, sent.flow_id) for sent in service.uploads] == [("1001", "demo-flow")] * 2
 
 
+class Text(str):
+    """A text as libraries make them, such as NumPy."""
+
+
+def test_identifiers_may_be_of_a_derived_class(service, context):
+    conn_id = Text("workflow_automation_default")
+    run = trigger_flow_once(
+        "ada", flow_id=Text("demo-flow"), workflow_automation_conn_id=conn_id, context=context()
+    )
+    assert run["run_id"] == service.runs[0].run_id
+
+
 # What a template makes of a value, and what it does not.
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
