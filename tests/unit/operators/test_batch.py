@@ -141,6 +141,18 @@ def test_rejected_items_can_be_skipped(batch, service):
     assert entry["counts"] == {**NOTHING, "total": 3, "started": 2, "rejected": 1}
 
 
+def test_where_the_results_are_is_recorded(batch, tmp_path):
+    """For the tab of the task."""
+    output = str(tmp_path / "output.jsonl")
+    batch(rows(1), output_path=output)
+    entries = entries_of(batch.context["task_state_store"])
+    assert {entry["output_path"] for entry in entries} == {output}
+    batch(rows(1))
+    assert all(
+        "output_path" not in entry for entry in entries_of(batch.context["task_state_store"])
+    )
+
+
 def test_the_flow_of_the_connection_is_recorded(batch, workflow_automation_connect):
     workflow_automation_connect(extra={"flow_id": "of-the-connection"})
     batch(rows(1))

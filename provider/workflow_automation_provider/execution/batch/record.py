@@ -11,7 +11,7 @@ however late, undoes nothing. Each entry contains, besides what tells a retry fr
   that the batch has changed
 - ``results``: the results of items that this or an earlier entry opened, by index
 - ``counts``: how many items of the whole batch had which result by then, how many were
-  ``in_flight``, ``conn_id`` and ``flow_id``: for the page **Flow runs**
+  ``in_flight``, ``conn_id``, ``flow_id`` and ``output_path``: for the page **Flow runs**
 
 Results of more than :data:`_MAX_ENTRY_BYTES` bytes are written in several entries, before the next
 items are opened. So an entry stays well below the 64 KiB that Airflow warns of
