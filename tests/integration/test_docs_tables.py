@@ -13,13 +13,12 @@ import pytest
 
 from doc_pages import ROOT, table
 from workflow_automation_provider import exceptions, taskflow
-from workflow_automation_provider.client import json_values
 from workflow_automation_provider.client.checks import MAX_TIMEOUT
 from workflow_automation_provider.client.settings import FIELDS, Settings
 from workflow_automation_provider.client.transport import RESPONSE_LIMIT
 from workflow_automation_provider.exceptions import Accepted, RunFailedError
 from workflow_automation_provider.execution.batch.record import ItemStatus
-from workflow_automation_provider.execution.batch.source import MAX_KEY, MAX_LINE
+from workflow_automation_provider.execution.batch.source import MAX_KEY
 from workflow_automation_provider.execution.callbacks.report import MAX_BODY, MAX_RUN_ID
 from workflow_automation_provider.execution.retry import MAX_RESCHEDULES
 from workflow_automation_provider.lineage import MAX_INPUTS
@@ -163,17 +162,15 @@ def test_the_options_of_a_callback():
 
 
 def test_the_limits_are_those_of_the_code():
-    days, mib = 24 * 3600, 1024 * 1024
+    days = 24 * 3600
     limits = {
         "`timeout` of a connection": f"{MAX_TIMEOUT // days} days",
         "a response of the service": f"{RESPONSE_LIMIT // 1024:,} KiB",
         "the body of a callback": f"{MAX_BODY // 1024} KiB",
-        "the levels of a `result`": f"{json_values._MAX_DEPTH}",
         "a `run_id` that a run reports": f"{MAX_RUN_ID} characters",
         "a `run_link` in an asset event": f"{MAX_LINK:,} characters",
         "the name of a `trigger_flow_once`": f"{taskflow._MAX_NAME} characters",
         "`max_concurrency` of a batch": f"{batch._MAX_CONCURRENCY}",
-        "a line of a batch's file": f"{MAX_LINE // mib} MiB",
         "the value of a batch's `key`": f"{MAX_KEY} characters",
         "the files that lineage names": f"{MAX_INPUTS}",
         "the tasks on the page **Flow runs**": f"{page.MAX_ROWS}, of {page.MAX_TASKS:,}",
