@@ -51,7 +51,7 @@ class StartRecord(TaskRecord):
     def __init__(self, context: Context, name: str = "") -> None:
         super().__init__(context, name)
         self._seen: dict[str, Any] = {}
-        # How many starts this try has, where this execution writes its own.
+        # The number of this execution's own start: how many this try had before.
         self._number = 0
 
     @property
@@ -180,16 +180,20 @@ class StartRecord(TaskRecord):
         """
         Return whether Airflow still runs this try, and has its record.
 
-        A process that Airflow has given up, or whose task a person has marked, lives on for
-        seconds.
+        A process lives on for seconds after Airflow has given it up, or a person has marked its
+        task.
 
         :param start: the start that was written
         :param before: the start before it, None if there is none
         """
-        is_there = self.get(self._start_key(start)) == entry_of(start)
-        if not is_there or not before or not before.is_settled or not before.start.token:
-            return is_there
-        return self.get(revoked_key(before.start.token)) is not None and self._is_running()
+        if self.get(self._start_key(start)) != entry_of(start):
+            return False
+
+        revoked = before.start.token if before and before.is_settled else None
+        if not revoked:
+            return True
+        # This start replaces a run that may exist: that must be told to stop, whatever happens now.
+        return self.get(revoked_key(revoked)) is not None and self._is_running()
 
     def write_outcome(self, start: Start, outcome: Outcome) -> None:
         """Record what the response to a start said."""
@@ -225,7 +229,8 @@ class StartRecord(TaskRecord):
         self.write_start(start)
 
         if before and before.token:
-            # Wait for a stop that the endpoint may be recording: the start before still decides it.
+            # Wait for the endpoint, which may be recording a stop: until it saw the new start, it
+            # decided by the one before.
             self._write_again(before)
         self.forget_adopted()
         reports = self.reports(start.token, certainly=True) if start.token else NO_REPORTS
