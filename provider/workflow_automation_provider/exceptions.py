@@ -72,7 +72,7 @@ class Code(enum.StrEnum):
     """
     For a person.
 
-    ``{again}`` is how to start over, and ``{enter}`` how to continue with the run.
+    ``{again}`` is how to start over, and ``{continue_with_it}`` how the task continues with a run.
     """
 
     def __new__(cls, code: str, consequence: str, what_to_do: str) -> Self:
@@ -96,7 +96,7 @@ class Code(enum.StrEnum):
     START_UNKNOWN = (
         "start-unknown",
         "A run may have been started: look in the workflow's list of runs.",
-        "If there is a run, {enter}\nIf there is none, {again}",
+        "If there is a run, {continue_with_it}\nIf there is none, {again}",
     )
     START_REVOKED = (
         "start-revoked",
@@ -109,7 +109,7 @@ class Code(enum.StrEnum):
     UNIDENTIFIED = (
         "unidentified",
         "A run was started, but its run_id is unknown: look in the workflow's list of runs.",
-        "Once you have found it, {enter}",
+        "Once you have found it, {continue_with_it}",
     )
     UPLOAD_UNKNOWN = (
         "upload-unknown",
@@ -125,7 +125,7 @@ class Code(enum.StrEnum):
         "run-overdue",
         "{run} was started. When it next asks, it is told to stop.",
         (
-            "If it is still running, or has called since, {enter}\n"
+            "If it is still running, or has called since, {continue_with_it}\n"
             "If it succeeded, mark the task as success.\n"
             "If it failed, clear the task to start another run."
         ),

@@ -13,6 +13,7 @@ import pytest
 
 from doc_pages import ROOT, table
 from workflow_automation_provider import exceptions, taskflow
+from workflow_automation_provider.client import json_values
 from workflow_automation_provider.client.checks import MAX_TIMEOUT
 from workflow_automation_provider.client.settings import FIELDS, Settings
 from workflow_automation_provider.client.transport import RESPONSE_LIMIT
@@ -164,7 +165,7 @@ def test_the_options_of_a_callback():
 
 
 def test_the_limits_are_those_of_the_code():
-    days = 24 * 3600
+    days, mib = 24 * 3600, 1024 * 1024
     limits = {
         "`timeout` of a connection": f"{MAX_TIMEOUT // days} days",
         "a response of the service": f"{RESPONSE_LIMIT // 1024:,} KiB",

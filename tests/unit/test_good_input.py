@@ -32,7 +32,7 @@ def respond(request):
         request.addfinalizer(server.close)
         client = FlowClient(server.url, api_key=KEY, timeout=3)
         return client.trigger(
-            client.checked(protocol.trigger_request(server.url, {"a": {}}, "flow"))
+            client.checked_request(protocol.trigger_request(server.url, {"a": {}}, "flow"))
         )
 
     return send

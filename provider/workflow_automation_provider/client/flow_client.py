@@ -251,7 +251,7 @@ class FlowClient:
 
         bodies = upload_bodies(flow_id, run_id, files, file_format, **limits)
         requests = [protocol.upload_request(self.base_url, flow_id, body) for body in bodies]
-        return [self.checked(request) for request in requests]
+        return [self.checked_request(request) for request in requests]
 
     def check(self) -> str:
         """
@@ -289,7 +289,7 @@ class FlowClient:
             found += f", with the location {location!a}: redirects are never followed"
         return found
 
-    def checked(self, request: protocol.Request) -> protocol.Request:
+    def checked_request(self, request: protocol.Request) -> protocol.Request:
         """
         Return a request that can be sent.
 

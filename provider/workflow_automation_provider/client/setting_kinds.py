@@ -49,9 +49,9 @@ class Kind(NamedTuple):
     :param json_type: the type that the docs name; the form and a URI can only hold an object or an
         array as text
     :param expected: the values that are allowed, as errors name them
-    :param read: returns the value of an extra, from the value in the connection and the extras that
-        were read before. It raises ValueError or OverflowError if the value is of another kind,
-        and InvalidRequestError with the reason if it is wrong in another way
+    :param read: returns the value of an extra, from the value in the connection and the earlier
+        extras. It raises ValueError or OverflowError if the value is of another kind, and
+        InvalidRequestError with the reason if it is wrong in another way
     """
 
     json_type: str
@@ -91,15 +91,15 @@ def _file_format(value: Any, _: Mapping[str, Any]) -> FileFormat:
     return check_file_format(value)
 
 
-def _client_certificate(value: Any, read: Mapping[str, Any]) -> str | tuple[str, str]:
+def _client_certificate(value: Any, earlier: Mapping[str, Any]) -> str | tuple[str, str]:
     if not isinstance(value, list):
-        return _text(value, read)
+        return _text(value, earlier)
     certificate, key = value  # a ValueError unless there are two
-    return _text(certificate, read), _text(key, read)
+    return _text(certificate, earlier), _text(key, earlier)
 
 
-def _proxy(value: Any, read: Mapping[str, Any]) -> str:
-    return proxy_url(_text(value, read))
+def _proxy(value: Any, earlier: Mapping[str, Any]) -> str:
+    return proxy_url(_text(value, earlier))
 
 
 def proxy_url(text: str) -> str:
@@ -116,14 +116,14 @@ def proxy_url(text: str) -> str:
     return f"http://{text}"
 
 
-def _headers(value: Any, read: Mapping[str, Any]) -> dict[str, str]:
+def _headers(value: Any, earlier: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(value, dict):
         raise ValueError
 
     headers = {}
     for written, content in value.items():
         name = written.strip()
-        text = _text(content, read)
+        text = _text(content, earlier)
         is_sendable = _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(text)
         if not is_sendable:
             raise ValueError
@@ -133,16 +133,16 @@ def _headers(value: Any, read: Mapping[str, Any]) -> dict[str, str]:
     return headers
 
 
-def _callback_base_url(value: Any, read: Mapping[str, Any]) -> str:
+def _callback_base_url(value: Any, earlier: Mapping[str, Any]) -> str:
     from workflow_automation_provider.client.protocol import parse_base_url
 
-    text = _text(value, read)
+    text = _text(value, earlier)
     scheme, separator, _ = text.partition("://")
     if separator and scheme.lower() not in ("http", "https"):
         return mailbox_folder(text)
     return parse_base_url(
         text,
-        allow_http=read.get("allow_http", False),
+        allow_http=earlier.get("allow_http", False),
         name="the URL",
         example=CALLBACK_EXAMPLE,
     )

@@ -93,7 +93,7 @@ def task_error(
         what_to_do = _what_to_do(
             of_run.code,
             again=again,
-            enter=_how_to_continue_in(context, of_run.run_id, name),
+            continue_with_it=_how_to_continue_in(context, of_run.run_id, name),
             will_retry=is_retried and _has_retries_left(context),
         )
 
@@ -131,26 +131,28 @@ def error_after_start(
     what_to_do = _what_to_do(
         error.code,
         again=how_to_continue(run_id) if has_record else _UPLOAD_AGAIN,
-        enter=_how_to_continue_in(context, run_id),
+        continue_with_it=_how_to_continue_in(context, run_id),
         will_retry=is_retried and _has_retries_left(context),
     )
     lines = [error.next_step, what_to_do]
     return _with_advice(error, is_retried, error.accepted, consequence, lines)
 
 
-def _what_to_do(code: Code | None, *, again: str, enter: str, will_retry: bool) -> str | None:
+def _what_to_do(
+    code: Code | None, *, again: str, continue_with_it: str, will_retry: bool
+) -> str | None:
     """
     Return what a person can do about an error, None for one without a code.
 
     :param again: how to start over
-    :param enter: how to continue with the run
+    :param continue_with_it: how to continue with the run
     :param will_retry: whether Airflow retries the task first
     """
     if code is None:
         return None
     if will_retry and code in _WHILE_RETRIED:
         return _WHILE_RETRIED[code]
-    return code.what_to_do.format(again=again, enter=enter)
+    return code.what_to_do.format(again=again, continue_with_it=continue_with_it)
 
 
 def _is_left_to_airflow(error: WorkflowAutomationError, retried: _Errors) -> bool:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def redactor_for(hook: WorkflowAutomationHook, conn_id: str | None) -> Redactor:
     """
-    Return what knows the secrets of the task's connection, and of that which started the run.
+    Return a redactor of the task's connection, and of the connection that started the run.
 
     :param conn_id: the connection that the start has recorded, None if it has none
     :raises Exception: if one of them cannot be used

@@ -45,6 +45,9 @@ _KEPT_REQUESTS = 20
 
 _LOGGED_NAMES = 10
 
+# In place of the run_id, to check what can be checked before there is one.
+_ANY_RUN = "0"
+
 # Seconds between two lines of progress.
 _INTERVAL = 15.0
 
@@ -87,9 +90,9 @@ class Uploader:
     :param retrier: how long to keep retrying each request while the service is busy or cannot be
         reached
     :param files: as passed by the DAG author
-    :param of_own_run: whether the same task starts the run. If so, a Clear starts another run,
-        without files, or keeps the run with all of its files. After a Clear of any other task, all
-        files are sent again
+    :param of_own_run: whether the same task starts the run. If so, the record counts after a Clear
+        as well: that starts another run, or continues with this run and its files. If not, a Clear
+        sends all files again
     :param file_format: the format of each file, None for the connection's
     :param files_per_request: as ``max_request_bytes``, of
         :meth:`.WorkflowAutomationHook.prepare_uploads`
@@ -131,7 +134,7 @@ class Uploader:
         :raises WorkflowAutomationError: if they could not be uploaded
         """
         self.elements = resolve(self._files)
-        self._requests("0", flow_id)  # in place of the run
+        self._requests(_ANY_RUN, flow_id)
 
     def is_complete(self, run_id: str) -> bool:
         """Return whether an earlier try has uploaded all files of a run."""
@@ -300,7 +303,7 @@ def _digest(target: list[Any], requests: Sequence[Request]) -> str:
     """
     Return a hash of requests, without reading a file.
 
-    :param target: what else decides whether a request is repeated
+    :param target: what else the requests depend on
     :raises FileUnavailableError: if a file can no longer be looked at
     """
     digest = hashlib.sha256(encode("upload", target))

@@ -150,7 +150,7 @@ class WorkflowAutomationHook(BaseHook):
         request = trigger_request(client.base_url, inputs, flow_id)
         if not request.flow_id:
             request = dataclasses.replace(request, flow_id=self.extra.flow_id)
-        request = client.checked(request)
+        request = client.checked_request(request)
 
         if request.operation.takes_key:
             self._check_key_expiry()

@@ -71,8 +71,8 @@ class FlowNotifier(BaseNotifier):
         # context.
         notifier = copy.copy(self)
         try:
-            # Airflow adds the notifier's arguments to the context, which the task may be given
-            # next.
+            # A copy of the context: Airflow adds the notifier's arguments to it, and may give it to
+            # the task next.
             super(FlowNotifier, notifier).__call__(*map(copy.copy, args))
         except Exception as error:
             self._log_failure(error, Code.NOT_SENT)

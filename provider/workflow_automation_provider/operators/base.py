@@ -78,7 +78,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
 
     workflow_automation_conn_id: str
     is_ended: bool
-    """Whether Airflow ended the task: nothing may be sent after that."""
+    """Whether Airflow has ended the task: nothing may be sent after that."""
     _inside_a_task: ClassVar[str]
     """What to do in place of executing the operator inside another task."""
 
@@ -92,7 +92,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
                 "connection."
             )
         check_seconds("send_retry_timeout", send_retry_timeout, zero=True)
-        # A template that renders to None must not be mistaken for an argument left out.
+        # A template that renders to None must not be mistaken for an argument that was left out.
         self._is_flow_given = flow_id is not UNSET
         self.flow_id: str | None = None if flow_id is UNSET else flow_id
         self.send_retry_timeout = send_retry_timeout
@@ -128,7 +128,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         return self._execute(context)
 
     def _execute(self, context: Context, *, is_resumed: bool = False) -> _Result:
-        """Run the operator, if it is the task itself, with errors as a task raises them."""
+        """Run the operator, if it is the task itself; raise errors as the task fails with them."""
         try:
             if self.task_id != context["ti"].task_id:
                 raise InvalidRequestError(
@@ -143,6 +143,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         except WorkflowAutomationError as error:
             failed = self._failure(context, self.hook.located(error, self.flow_id))
             raise failed from failed.__cause__
+
         try:
             self._emit_events(context, result)
         except Exception:

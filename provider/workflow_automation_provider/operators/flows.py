@@ -175,7 +175,8 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
 
         It does what a retry does, but sends nothing: all that it needs is in the record.
 
-        :param event: Airflow's timeout, which the endpoint may have shortened
+        :param event: that Airflow's timeout has passed, which the endpoint may have shortened; not
+            needed
         """
         return self._execute(context, is_resumed=True)
 
@@ -209,7 +210,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
     def _persist_link(self, context: Context, run_link: str | None, *, at_once: bool) -> None:
         """Store the link to the run, resolved against the base URL."""
         if run_link and is_relative_link(run_link):
-            # Without a connection, the log says that it is no URL.
+            # If there is no usable connection, the link stays relative, and the log says so.
             with contextlib.suppress(Exception):
                 run_link = urljoin(f"{self.hook.get_conn().base_url}/", run_link)
         FlowRunLink.persist(context, run_link, at_once=at_once)
@@ -235,7 +236,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         extra = {
             name: value for name, value in result.items() if name not in ("run_link", "response")
         }
-        # If the task was suspended, an earlier process has uploaded them.
+        # Of a task that was suspended, an earlier process has uploaded the files.
         files = (self._flow_run and self._flow_run.uploaded) or self.files
         return TaskSummary(extra | link_of(result), read=files)
 
@@ -246,7 +247,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             run = self._flow_run.run
             earlier = self._flow_run.starter.earlier
 
-        # The error of a run that failed, or is unidentified, is whole without the run.
+        # These two errors already say what is known of the run.
         if run is not None and not isinstance(error, RunFailedError | UnidentifiedError):
             flow_id = error.flow_id or run.get("flow_id")
             run_id = error.run_id or run.get("run_id")

@@ -56,7 +56,7 @@ class FlowOutput(PlainXComArg):
         """
         value = super().resolve(context)
         for number, part in enumerate(self.path):
-            if isinstance(value, str):  # whose characters are no fields
+            if isinstance(value, str):  # an index would return one of its characters
                 raise KeyError(self._missing(number, _why_without_fields(value)))
             try:
                 value = value[part]
@@ -74,7 +74,7 @@ class FlowOutput(PlainXComArg):
 
 def _why_without_fields(text: str) -> str:
     """Return why a text has no fields, and what to do if it is JSON."""
-    if text.startswith("(withheld"):
+    if text.startswith("(withheld"):  # as all notes begin that replace a secret
         return f": it is {text}"
     try:
         document = json.loads(text)

@@ -58,7 +58,7 @@ _BACKEND = "airflow.state.metastore.MetastoreBackend"
 
 _log = logging.getLogger(__name__)
 
-# Looked for, not imported, which is slow.
+# Only looked for: importing it would be slow.
 _HAS_STORE = find_spec("airflow.models.task_state_store") is not None
 
 
@@ -77,7 +77,7 @@ class WorkflowAutomationPlugin(AirflowPlugin):
         A task checks these settings as well, but only those of its worker.
         """
         super().on_load(*args, **kwargs)  # type: ignore[no-untyped-call]
-        # The module of each API server, however it is run.
+        # Each API server imports this module, however it is run.
         is_api_server = "airflow.api_fastapi.main" in sys.modules
         setting = _setting_that_loses_entries()
         if _HAS_STORE and is_api_server and setting:

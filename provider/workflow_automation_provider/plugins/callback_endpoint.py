@@ -65,7 +65,7 @@ _logger = logging.getLogger(__name__)
 _TIMEOUT = 10.0
 
 # Few, so that callbacks do not use up the API server's connections to the database. A thread takes
-# and releases its own, even if nobody waits for it any more.
+# one and releases it by itself, even if nobody waits for the thread any more.
 _CONNECTIONS = threading.BoundedSemaphore(4)
 
 # How many callbacks may be waiting for the database.
@@ -73,6 +73,7 @@ _PENDING = threading.BoundedSemaphore(64)
 
 _T = TypeVar("_T")
 
+# Of each verdict but OTHER_END, whose response names the other end.
 _RESPONSES: dict[Verdict, tuple[int, str]] = {
     Verdict.STOP: (404, "No task wants this run, or it lacks the run_id of its first step: stop."),
     Verdict.GO_ON: (200, "The run has the task: go on."),
@@ -82,21 +83,12 @@ _RESPONSES: dict[Verdict, tuple[int, str]] = {
 
 
 async def _callback(request: Request) -> Response:
-    tokens = request.query_params.getlist("token")
     try:
-        if (
-            len(tokens) != 1
-            or not is_token(tokens[0])
-            or not await _in_thread(metadata.is_known, tokens[0])
-        ):
+        token = await _known_token(request)
+        if token is None:
             return _response(*_RESPONSES[Verdict.STOP])
-        try:
-            body = await _body(request)
-        except HTTPException as error:
-            with contextlib.suppress(TimeoutError):
-                await _in_thread(_note_refusal, tokens[0], error.status_code, error.detail)
-            raise
-        return await _in_thread(_handle, tokens[0], body)
+        body = await _body_or_note(request, token)
+        return await _in_thread(_handle, token, body)
     except HTTPException:
         raise
     except TimeoutError:
@@ -108,6 +100,30 @@ async def _callback(request: Request) -> Response:
         frames = "".join(traceback.format_tb(error.__traceback__))
         _logger.error("A callback could not be handled: %s at\n%s", type(error).__name__, frames)
     return _response(503, "Airflow cannot respond now: call again.")
+
+
+async def _known_token(request: Request) -> str | None:
+    """Return the token of a request, None unless it has just one, which a task has given out."""
+    tokens = request.query_params.getlist("token")
+    if len(tokens) != 1 or not is_token(tokens[0]):
+        return None
+
+    is_known = await _in_thread(metadata.is_known, tokens[0])
+    return tokens[0] if is_known else None
+
+
+async def _body_or_note(request: Request, token: str) -> bytes:
+    """
+    Return the body of a request.
+
+    :raises HTTPException: if it is too large, or not complete in time; that is noted
+    """
+    try:
+        return await _body(request)
+    except HTTPException as error:
+        with contextlib.suppress(TimeoutError):
+            await _in_thread(_note_refusal, token, error.status_code, error.detail)
+        raise
 
 
 async def _rejected(_request: Request, error: Exception) -> Response:
@@ -129,10 +145,10 @@ app.router.redirect_slashes = False
 
 
 def _response(status: int, detail: str, *, headers: Mapping[str, str] | None = None) -> Response:
-    shown = {"cache-control": "no-store", **(headers or {})}
+    all_headers = {"cache-control": "no-store", **(headers or {})}
     if status == 503:
-        shown["retry-after"] = "5"
-    return JSONResponse({"detail": detail}, status, shown)
+        all_headers["retry-after"] = "5"
+    return JSONResponse({"detail": detail}, status, all_headers)
 
 
 async def _in_thread(function: Callable[..., _T], *args: Any) -> _T:
@@ -167,6 +183,7 @@ def _handle(token: str, body: bytes) -> Response:
     except ValueError as error:
         _note_refusal(token, 400, str(error))
         return _response(400, str(error))
+
     verdict, end = metadata.respond(token, report)
     if verdict is Verdict.OTHER_END and end:
         at = end.at.isoformat(timespec="seconds")

@@ -281,15 +281,15 @@ def adoptable(starts: Sequence[Facts | None]) -> Adoptable:
     if reports.stopped or len(reports.run_ids) > 1:
         return Adoptable()
     never = frozenset(reports.refused)
-    only = frozenset(reports.run_ids or last.known)
+    only = frozenset(reports.run_ids or last.known_ids)
     if only:
         return Adoptable(only=only, never=never, is_possible=not only <= never)
 
     # Any run may be that of the last start, if no other start has one that is unknown.
     known = [other for other in others if other]
-    if not last.is_unknown or any(other.is_unknown for other in known):
+    if not last.may_have_unknown_run or any(other.may_have_unknown_run for other in known):
         return Adoptable()
-    return Adoptable(is_possible=True, never=never.union(*(other.known for other in known)))
+    return Adoptable(is_possible=True, never=never.union(*(other.known_ids for other in known)))
 
 
 # Entries ----------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ The run                                             ``started``,           an en
 ==================================================  =====================  ======================
 has ended                                           STOP                   END, or OTHER_END
 was told to stop                                    STOP                   STOP
-is not wanted                                       STOP, recorded
 is not that which claimed, ended or is adopted      STOP, recorded         STOP, recorded
+is not wanted                                       STOP, recorded
 is of a start that is not the last                                         STOP, recorded
 has a task that is being restarted                  WAIT
 has claimed                                         GO_ON                  END
@@ -37,7 +37,7 @@ from msgspec.structs import replace
 from workflow_automation_provider.execution.callbacks.report import Ended, Report, Running, Started
 from workflow_automation_provider.execution.starts.entries import NO_REPORTS, Claim, End, RunReports
 
-# A flow has no use for more: whoever sends them makes them up.
+# No flow starts so many runs with one token: whoever sends more ids makes them up.
 _MAX_REFUSED = 20
 
 
@@ -98,17 +98,16 @@ def decide(report: Report, seen: Seen, now: datetime) -> tuple[Verdict, RunRepor
     if reports.stopped:
         return Verdict.STOP, reports
 
-    is_end = isinstance(report, Ended)
-    is_other = _is_other(report, seen)
-    if not is_end and not seen.is_wanted and not is_other:
-        return Verdict.STOP, replace(reports, stopped=now)
-    if is_other:
+    if _is_other(report, seen):
         return Verdict.STOP, _refused(reports, report.run_id)
-    if is_end and not seen.is_last:
-        return Verdict.STOP, replace(reports, stopped=now)
-
+    # An end counts even if the run is no longer wanted, but only of the last start.
     if isinstance(report, Ended):
+        if not seen.is_last:
+            return Verdict.STOP, replace(reports, stopped=now)
         return _decide_end(report, seen, now)
+
+    if not seen.is_wanted:
+        return Verdict.STOP, replace(reports, stopped=now)
     return _decide_claim(report, seen, now)
 
 
@@ -121,7 +120,8 @@ def _is_same(report: Ended, end: End) -> bool:
 
 def _is_other(report: Report, seen: Seen) -> bool:
     """Return whether another run has the task."""
-    if not seen.reports.run_ids <= {report.run_id}:
+    others = seen.reports.run_ids - {report.run_id}
+    if others:
         return True
     # A flow that never sends its run_id must be able to end the run that was adopted.
     return report.run_id is not None and seen.adopted not in (None, report.run_id)

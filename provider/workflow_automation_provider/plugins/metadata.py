@@ -67,12 +67,12 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.execution.callbacks.report import Report
 
-_PLACE = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
-COORDINATES = tuple(name for name in _PLACE if hasattr(Store, name))
+_POSSIBLE_COORDINATES = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
+COORDINATES = tuple(name for name in _POSSIBLE_COORDINATES if hasattr(Store, name))
 """
-What identifies a task instance.
+The columns that identify a task instance.
 
-If mapped, it has a map_index or, from Airflow 3.4 on, a region.
+Those of a mapped task differ by map_index or, from Airflow 3.4 on, by region.
 """
 
 
@@ -89,7 +89,7 @@ def is_known(token: str) -> bool:
     """
     with _transaction() as session:
         ti = _find(session, token)
-        return ti is not None and _look(session, ti, digest_of(token)) is not None
+        return ti is not None and _read(session, ti, digest_of(token)) is not None
 
 
 def respond(token: str, report: Report) -> tuple[Verdict, End | None]:
@@ -152,10 +152,14 @@ def _locked(token: str) -> Iterator[tuple[Session, Any, Seen | None]]:
     digest = digest_of(token)
     with _transaction(writes=True) as session:
         ti = _find(session, token)
-        is_present = False
+        dag_run_goes_on = False
         if ti is not None:
-            ti, is_present = _lock(session, ti, digest)
-        found = _look(session, ti, digest, is_present=is_present) if ti is not None else None
+            ti, dag_run_goes_on = _lock(session, ti, digest)
+
+        found = None
+        if ti is not None:
+            # Again: what was read before the locks may have changed.
+            found = _read(session, ti, digest, dag_run_goes_on=dag_run_goes_on)
         yield session, ti, found[1] if found else None
 
 
@@ -168,18 +172,19 @@ def _find(session: Session, token: str) -> TaskInstance | None:
         from airflow.models.taskinstancehistory import TaskInstanceHistory
 
         ti = ti or session.get(TaskInstanceHistory, ti_id, options=options)
-    return ti and _current(session, _place(ti))
+    return ti and _current(session, _coordinates(ti))
 
 
-def _place(ti: Any) -> dict[str, Any]:
-    """Return where a task instance and its entries are."""
+def _coordinates(ti: Any) -> dict[str, Any]:
+    """Return the columns and values that a task instance and its entries have in common."""
     return {name: getattr(ti, name) for name in COORDINATES}
 
 
 def _current(
-    session: Session, place: Mapping[str, Any], *, lock: bool = False
+    session: Session, coordinates: Mapping[str, Any], *, lock: bool = False
 ) -> TaskInstance | None:
-    query = select(TaskInstance).filter_by(**place).options(lazyload("*"))
+    """Return the current try of the task instance with these coordinates; None if there is none."""
+    query = select(TaskInstance).filter_by(**coordinates).options(lazyload("*"))
     if lock:
         query = query.with_for_update(of=TaskInstance)
     query = query.execution_options(populate_existing=True)
@@ -198,42 +203,45 @@ def _lock(session: Session, ti: TaskInstance, digest: str) -> tuple[TaskInstance
 
     :return: the current try, None if any of that is gone, and whether its DAG run goes on
     """
-    place = _place(ti)
+    coordinates = _coordinates(ti)
     # By its primary key: InnoDB locks no more of a row than the index that it is found by.
     dag_run = select(DagRun.state).filter_by(id=_dag_run(ti).scalar_subquery())
     state = session.scalar(dag_run.with_for_update(read=True, key_share=True))
     if state is None:
         return None, False
-    current = _current(session, place, lock=True)
+
+    current = _current(session, coordinates, lock=True)
     if current is None:
         return None, False
-    found = _look(session, current, digest)
+
+    found = _read(session, current, digest)
     if found is None:
         return None, False
-    start = select(Store.id).filter_by(**place, key=found[0])
+    start = select(Store.id).filter_by(**coordinates, key=found[0])
     if session.scalar(start.with_for_update()) is None:
         return None, False
+
     return current, state not in State.finished_dr_states
 
 
-def _look(
-    session: Session, ti: TaskInstance, digest: str, *, is_present: bool = False
+def _read(
+    session: Session, ti: TaskInstance, digest: str, *, dag_run_goes_on: bool = False
 ) -> tuple[str, Seen] | None:
     """
     Return the key of the start that gave out a token, and what is seen of it; None if none did.
 
-    :param is_present: whether the task's DAG run goes on
+    :param dag_run_goes_on: whether the task's DAG run has not ended
     """
     is_of_token = Store.key.in_([run_key(digest), revoked_key(digest)])
     is_start = Store.key.startswith(START, autoescape=True)
-    query = select(Store.key, Store.value).filter_by(**_place(ti))
+    query = select(Store.key, Store.value).filter_by(**_coordinates(ti))
     query = query.where(or_(is_of_token, is_start))
     entries = {entry.key: json_value(entry.value) for entry in session.execute(query)}
     try:
         starts = _starts(entries)
-        issuer = next(
-            (start for start in starts if start.token == digest and start.run is None), None
-        )
+        # A start that adopts a run has the token, too, but did not give it out.
+        issuers = (start for start in starts if start.token == digest and start.run is None)
+        issuer = next(issuers, None)
         if issuer is None:
             return None
         facts = facts_of(issuer, entries.get)
@@ -242,12 +250,13 @@ def _look(
 
     # A task instance that was deleted and made again begins at try 1, and may have the entries of
     # before.
-    counted = [start for start in starts if start.try_number <= ti.try_number]
-    last = max(counted, key=lambda start: start.place, default=issuer)
+    counting = [start for start in starts if start.try_number <= ti.try_number]
+    last = max(counting, key=lambda start: start.place, default=issuer)
     is_last = last.token == digest
     adopted = None
     if is_last and last.run:
         adopted = last.run["run_id"]
+
     return start_key(issuer.place), Seen(
         reports=facts.reports,
         is_last=is_last,
@@ -255,7 +264,7 @@ def _look(
         is_revoked=revoked_key(digest) in entries,
         waits=last.waits,
         adopted=adopted,
-        task=_state_of(ti, is_present=is_present),
+        task=_state_of(ti, dag_run_goes_on=dag_run_goes_on),
     )
 
 
@@ -273,9 +282,9 @@ def _starts(entries: Mapping[str, object]) -> list[Start]:
     return starts
 
 
-def _state_of(ti: TaskInstance, *, is_present: bool) -> str | None:
+def _state_of(ti: TaskInstance, *, dag_run_goes_on: bool) -> str | None:
     """Return the task's state as :class:`~.decision.Seen` has it."""
-    if ti.state == TaskInstanceState.REMOVED and is_present:
+    if ti.state == TaskInstanceState.REMOVED and dag_run_goes_on:
         # Its DAG lacks the task, perhaps only until the next deployment.
         return "restarting"
     if ti.state in State.finished and ti.state != TaskInstanceState.SUCCESS:
@@ -311,19 +320,23 @@ def _change_message(session: Session, ti: TaskInstance, digest: str, **fields: A
     :param fields: those that change
     """
     key = message_key(digest)
-    query = select(Store.value).filter_by(**_place(ti), key=key)
+    query = select(Store.value).filter_by(**_coordinates(ti), key=key)
     before = read_message(json_value(session.scalar(query)))
     _write(session, ti, key, replace(before, **fields))
 
 
 def _write(session: Session, ti: TaskInstance, key: str, entry: Entry) -> None:
     values = {"value": json.dumps(entry_of(entry)), "updated_at": datetime.now(UTC)}
-    change = update(Store).filter_by(**_place(ti), key=key).values(values)
-    if session.execute(change.execution_options(synchronize_session=False)).rowcount:  # type: ignore[attr-defined]
+    change = update(Store).filter_by(**_coordinates(ti), key=key).values(values)
+    change = change.execution_options(synchronize_session=False)
+    is_changed = session.execute(change).rowcount != 0  # type: ignore[attr-defined]
+    if is_changed:
         return
+
     # Not left to the commit: waiting for locks is bounded only here.
     dag_run_id = session.scalar(_dag_run(ti))
-    session.execute(insert(Store).values(dag_run_id=dag_run_id, key=key, **values, **_place(ti)))
+    new = insert(Store).values(dag_run_id=dag_run_id, key=key, **values, **_coordinates(ti))
+    session.execute(new)
 
 
 @contextlib.contextmanager

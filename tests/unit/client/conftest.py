@@ -53,7 +53,7 @@ def client_of(server, **options):
 
 def trigger_flow(client, inputs, flow_id=None, **options):
     """Send a trigger request, and return its outcome."""
-    request = client.checked(protocol.trigger_request(client.base_url, inputs, flow_id))
+    request = client.checked_request(protocol.trigger_request(client.base_url, inputs, flow_id))
     return outcome_of(lambda: client.trigger(request, **options))
 
 

@@ -75,17 +75,17 @@ ROWS = {
         "END, or OTHER_END",
     ),
     "was told to stop": (lambda _, seen: seen.reports.stopped, "STOP", "STOP"),
+    "is not that which claimed, ended or is adopted": (
+        is_other,
+        "STOP, recorded",
+        "STOP, recorded",
+    ),
     "is not wanted": (
         lambda _, seen: (
             not seen.is_current or seen.task == "ended" or (seen.task == "success" and seen.waits)
         ),
         "STOP, recorded",
         "",
-    ),
-    "is not that which claimed, ended or is adopted": (
-        is_other,
-        "STOP, recorded",
-        "STOP, recorded",
     ),
     "is of a start that is not the last": (
         lambda _, seen: not seen.is_last,

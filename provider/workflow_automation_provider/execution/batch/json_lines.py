@@ -52,7 +52,8 @@ class LineError(Exception):
     """
     A line that is not an object of input names and values.
 
-    :param problem: what is wrong and how to correct it: the sentence after the place of the line
+    :param problem: what is wrong and how to correct it: the rest of a sentence whose subject is the
+        line
     :param column: the character that is wrong, from 1; None if it is unknown
     """
 

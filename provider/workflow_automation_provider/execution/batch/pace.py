@@ -28,7 +28,7 @@ class _BusyTime:
     responses: int = 0
     """The busy responses so far."""
     asked: float = 0.0
-    """For how many of its seconds the service asked."""
+    """How many of its seconds the service asked for, which do not count."""
 
 
 class Pace:
@@ -53,10 +53,10 @@ class Pace:
         if max_per_second:
             self._interval = 1 / max_per_second
 
-        # The thread that has it watches the time; the others wait for it, without any work.
+        # The thread that holds it watches the time; the others wait for it, without any work.
         self._turn = Lock()
 
-        # For what follows.
+        # Guards all that follows.
         self._lock = Lock()
         self._not_before = time.monotonic()
         # None while requests get through.

@@ -137,12 +137,14 @@ def parse(body: bytes) -> Report:
         raise ValueError(f"The body is {_kind(fields)}; expected an object with a status.")
 
     status = _status(fields.get("status"))
-    # Without its name, as without the value of any field: people read what is refused.
-    if fields.keys() - {*_FIELDS}:
+    # The error shows neither its name nor any value: people read why a call was refused.
+    has_unknown_field = bool(fields.keys() - {*_FIELDS})
+    if has_unknown_field:
         raise ValueError(
             f"A field is not supported; expected {', '.join(_FIELDS)}. "
             "Put what else the flow returns into result."
         )
+
     kind = _REPORTS[status]
     # A field of another status is left out.
     values = {name: _value(name, fields.get(name)) for name in kind._fields if name != "status"}
@@ -185,9 +187,12 @@ def without_token(report: Report, token: str) -> Report:
 
 
 def _withheld(token: str, value: Any) -> Any:
-    # The task would withhold the whole text that contains the URL.
-    text = json.dumps(value).replace(f"{PATH}?token={token}", _WITHHELD).replace(token, _WITHHELD)
-    # The token may be in another form, such as base64, or the URL may be that of another try.
+    # Only the token is replaced: the task would later withhold the whole text around the URL.
+    text = json.dumps(value)
+    text = text.replace(f"{PATH}?token={token}", _WITHHELD)
+    text = text.replace(token, _WITHHELD)
+
+    # The token may also be there in another form, such as base64, or the URL of another try.
     redactor = Redactor([], key=token)
     redactor.add_marker(f"{PATH}?token=")
     return _WITHHELD if redactor.reveals(text) else json.loads(text)

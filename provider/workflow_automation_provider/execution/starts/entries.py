@@ -56,8 +56,9 @@ The key of a start: its try, its number within the try, and its name.
 The name is None for the operator's own start.
 """
 RUN = f"{PREFIX}run/"
+"""Prefix of the keys of what runs have reported, which end with a token's hash."""
 ADOPTED = f"{PREFIX}run"
-"""Key of the run that a person gives the operator's own start."""
+"""Key of the run that a person gives the operator's own start; that of a name is below it."""
 
 
 def place_of(key: re.Match[str]) -> tuple[int, int]:
@@ -87,7 +88,7 @@ def revoked_key(token: str) -> str:
 
 def run_key(token: str) -> str:
     """Return the key of the entry with what a run has reported, from the hash of its token."""
-    return f"{PREFIX}run/{token}"
+    return f"{RUN}{token}"
 
 
 def message_key(token: str) -> str:
@@ -149,7 +150,8 @@ class Start(msgspec.Struct, frozen=True, omit_defaults=True):
     :param try_number: the execution's try
     :param number: the execution's number within its try, from 0
     :param at: when, by the worker's clock
-    :param max_tries: the task instance's, which a Clear changes
+    :param max_tries: the task instance's: a Clear changes it, so a start with another one no longer
+        counts
     :param request: hash of what is asked for, None if that is not known before the start
     :param token: hash of the run's token, None if it was given none
     :param completion_timeout: seconds that the task waits for the end of the run, None if it does
@@ -159,6 +161,8 @@ class Start(msgspec.Struct, frozen=True, omit_defaults=True):
     :param callback_url: where the run calls Airflow, without the token; empty with a mailbox
     :param mailbox: the object that the run writes at its end in place of a call, empty if it calls
     :param run: the run that the task adopts, None if the request is sent
+    :param conn_id: the connection by which the run is started
+    :param flow_id: the flow, None if only the API key identifies it
     :param issuer: try and number of the start that gave out the token, None if it is this one
     :param earlier: what earlier starts may have left, in words; empty if nothing
     """
@@ -373,7 +377,7 @@ def read_reports(token: str, value: object) -> RunReports:
 
 def read_message(value: object) -> LastMessage:
     """
-    Return the last message of a run, an empty one where it cannot be read: it decides nothing.
+    Return the last message of a run; it decides nothing, so one that cannot be read is empty.
 
     :param value: the entry, as JSON values, None if there is none
     """

@@ -70,10 +70,10 @@ class Facts(NamedTuple):
     """
     What is known of one start.
 
-    :param is_revoked: whether its token is revoked, where the response named a run that has not
-        begun: it decides nothing else
-    :param is_settled: whether this execution has revoked it, so that no run can begin any more; or
-        has looked into the mailbox
+    :param is_revoked: whether its token is revoked. It is only read where that decides something:
+        the response named a run, which has not begun
+    :param is_settled: whether this execution has revoked its token, so that no run can begin any
+        more; or has looked into the mailbox
     """
 
     start: Start
@@ -82,25 +82,25 @@ class Facts(NamedTuple):
     is_revoked: bool = False
     is_settled: bool = False
 
-    def counts(self, max_tries: int) -> bool:
-        """Return whether it was recorded since the last Clear, by the task's ``max_tries``."""
+    def is_since_clear(self, max_tries: int) -> bool:
+        """Return whether it was recorded since the last Clear, which changed ``max_tries``."""
         return self.start.max_tries == max_tries
 
     @property
-    def known(self) -> set[str]:
-        """The ids of its run, from all that is known."""
+    def known_ids(self) -> set[str]:
+        """The ids that its run is known by: from the start, the response and the run's reports."""
         runs = (self.start.run, self.outcome and self.outcome.run)
         return self.reports.run_ids | {run["run_id"] for run in runs if run and "run_id" in run}
 
     @property
-    def is_unknown(self) -> bool:
-        """Whether it may have a run of unknown id, even one that was told to stop."""
-        nothing = self.outcome is not None and self.outcome.kind == "nothing"
-        return not (self.known or nothing)
+    def may_have_unknown_run(self) -> bool:
+        """Whether it may have a run whose id is unknown, even one that was told to stop."""
+        is_denied = self.outcome is not None and self.outcome.kind == "nothing"
+        return not (self.known_ids or is_denied)
 
     @property
     def started_nothing(self) -> bool:
-        """Whether no run of this start goes on: nothing was started, or it was told to stop."""
+        """Whether no run of this start goes on: none was started, or it was told to stop."""
         is_denied = self.outcome is not None and self.outcome.kind == "nothing"
         return self.reports.stopped is not None or (is_denied and not self.reports.has_begun)
 
@@ -243,9 +243,10 @@ def decide(facts: Facts | None, options: StartOptions, adopted: str | None = Non
     :param adopted: id of the run that a person gives the task, None if there is none
     """
     last = None
-    if facts and facts.counts(options.max_tries):
+    if facts and facts.is_since_clear(options.max_tries):
         last = facts
-    if adopted and not (last and last.start.run and last.start.run["run_id"] == adopted):
+    is_adopted = last and last.start.run and last.start.run["run_id"] == adopted
+    if adopted and not is_adopted:
         return Decision.ADOPT
     if last is None:
         return Decision.SEND
@@ -284,24 +285,24 @@ def is_certain(
     is_own: bool = False,
 ) -> bool:
     """
-    Return whether no entry that is there, but was not seen, could change a decision.
+    Return whether a decision holds, even if a read has missed an entry that is there.
 
     :param facts: what is seen of the last start, None if none is seen
-    :param is_adopted: whether a run is seen that a person gives the task
+    :param is_adopted: whether an entry is seen by which a person gives the task a run
     :param is_first: whether the task instance was never executed before
-    :param is_own: whether it is the start of a try that Airflow continues, which looks again anyway
+    :param is_own: whether Airflow continues the try of this start, which then looks again anyway
     """
     if facts is None:
         return is_first
     if decision is not Decision.RETURN or is_adopted:
         return False
     if facts.outcome is None and facts.start.run is None:
-        return False  # it may be there, and names the run
+        return False  # the outcome, which names the run, may be there
 
     end = facts.reports.end
     has_failed = end is not None and end.status == "failed"
-    # Nothing follows a start whose run has begun, and not failed, or which had a response and gave
-    # out no token.
+    # No start follows such a one, so it was the last: its run has begun, and not failed; or it had
+    # a response, and gave out no token.
     goes_on = facts.reports.has_begun and not has_failed
     return is_own or goes_on or facts.start.token is None
 
@@ -321,11 +322,11 @@ def why_not(run_id: str, last: Facts | None, others: Sequence[Facts]) -> str | N
         return "it was told to stop"
     if last.reports.run_ids - {run_id}:
         return "another run has the task"
-    if run_id in last.known:
+    if run_id in last.known_ids:
         return None
-    if not last.is_unknown:
+    if not last.may_have_unknown_run:
         return "it is not that of the last start"
-    if any(other.is_unknown or run_id in other.known for other in others):
+    if any(other.may_have_unknown_run or run_id in other.known_ids for other in others):
         return "it may be that of an earlier start, whose end the task does not get"
     return None
 

@@ -61,7 +61,7 @@ class StartRecord(TaskRecord):
         super().__init__(context, name)
         self._read_end = read_end
         self._seen: dict[str, Any] = {}
-        # How many starts this try has, where this execution writes its own.
+        # The number of this execution's own start: how many this try had before.
         self._number = 0
 
     @property
@@ -224,17 +224,20 @@ class StartRecord(TaskRecord):
         """
         Return whether Airflow still runs this try, and has its record.
 
-        A process that Airflow has given up, or whose task a person has marked, lives on for
-        seconds.
+        A process lives on for seconds after Airflow has given it up, or a person has marked its
+        task.
 
         :param start: the start that was written
         :param before: the start before it, None if there is none
         """
-        is_there = self.get(self._start_key(start)) == entry_of(start)
-        if not is_there or not before or not before.is_settled:
-            return is_there
-        revoked = before.start.token if before.start.asks else None
-        if revoked and self.get(revoked_key(revoked)) is None:
+        if self.get(self._start_key(start)) != entry_of(start):
+            return False
+        if not before or not before.is_settled:
+            return True
+
+        # This start replaces a run that may exist: that must be told to stop, if it can ask.
+        token = before.start.token
+        if token and before.start.asks and self.get(revoked_key(token)) is None:
             return False
         return self._is_running()
 
@@ -278,7 +281,8 @@ class StartRecord(TaskRecord):
         self.write_start(start)
 
         if before and before.asks:
-            # Wait for a stop that the endpoint may be recording: the start before still decides it.
+            # Wait for the endpoint, which may be recording a stop: until it saw the new start, it
+            # decided by the one before.
             self._write_again(before)
         self.forget_adopted()
         reports = self.reports(start, certainly=True) if start.token else NO_REPORTS

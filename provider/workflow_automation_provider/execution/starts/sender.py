@@ -65,8 +65,8 @@ class StartSender:
         self._wait_fields = wait_fields
         self._start: Start
         self._request: Request
-        # Whether the last byte of a request of unknown outcome was sent.
-        self._may_exist = False
+        # Whether the last byte of a request was sent, and no response has said that it did nothing.
+        self._may_have_started = False
         self.has_started = False
         """Whether the request has started a run."""
 
@@ -135,13 +135,13 @@ class StartSender:
         """Send the request, unless the task was ended, which has stopped its hook."""
         try:
             client = self._hook.get_conn()
-            return client.trigger(self._request, before_last_byte=self._hand_over)
+            return client.trigger(self._request, before_last_byte=self._before_last_byte)
         except WorkflowAutomationError as error:
-            self._may_exist = error.accepted is not Accepted.NO
+            self._may_have_started = error.accepted is not Accepted.NO
             raise
 
-    def _hand_over(self) -> None:
-        self._may_exist = True
+    def _before_last_byte(self) -> None:
+        self._may_have_started = True
 
     # The outcome --------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class StartSender:
         outcome = Outcome(kind="run", at=datetime.now(UTC), run=started)
         is_recorded = self._write_outcome(outcome)
         if not is_recorded and self._start.waits:
-            # What continues a task that waits is its record.
+            # A task that waits is continued by its record alone.
             return self._after_error(_not_recorded(started), run=started)
 
         facts = Facts(start=self._start, outcome=outcome)
@@ -182,9 +182,9 @@ class StartSender:
 
     def _after_error(self, error: WorkflowAutomationError, run: RunResult | None = None) -> Facts:
         """
-        Record what the response said; return what is known of the run that has begun, if one has.
+        Record what the response said; return what is known of the run, if one has begun anyway.
 
-        The token is revoked if no later try would do it: until then, also the run of a rejected
+        If no later try would do it, the token is revoked: until then, even the run of a rejected
         request can claim.
 
         :param run: the run that was started, but could not be recorded
@@ -222,15 +222,14 @@ class StartSender:
         is_unknown = error.accepted is Accepted.MAYBE
         may_send_again = is_unknown and self._options.on_unknown_start != "fail"
         is_retried = may_send_again or isinstance(error, LEFT_TO_AIRFLOW)
-        # Without a token that can be revoked, there is nothing that another try would have to do.
-        is_left = not self._start.asks or (is_retried and not self._record.is_last_try)
+        # Without a token that can be revoked, another try has nothing to do.
+        is_left_to_next_try = not self._start.asks or (is_retried and not self._record.is_last_try)
         try:
             facts = Facts(start=self._start, reports=self._record.reports(self._start))
             if error.accepted is not Accepted.NO:
                 facts = self._settlement.await_report(facts)
-            if facts.reports.has_begun or is_left or self._retrier.is_ended():
+            if facts.reports.has_begun or is_left_to_next_try or self._retrier.is_ended():
                 return facts
-
             return self._settlement.revoke(facts)
         except Exception:
             self._log.exception("Whether a run has claimed this start could not be settled.")
@@ -254,7 +253,7 @@ class StartSender:
 
     def _after_interruption(self, error: BaseException) -> None:
         """Record that nothing was started, or log that a run may have been."""
-        if not self._may_exist:
+        if not self._may_have_started:
             self._write_outcome(Outcome(kind="nothing", at=datetime.now(UTC)))
             return
         self._log.warning(
@@ -283,7 +282,7 @@ class StartSender:
             self._record.write_outcome(self._start, outcome)
         except Exception:
             self._log.exception(
-                "What the request ended in could not be recorded: a later try reports that a run "
+                "The outcome of the request could not be recorded: a later try reports that a run "
                 "may have been started."
             )
             return False

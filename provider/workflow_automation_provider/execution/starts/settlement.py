@@ -56,7 +56,7 @@ class Settlement:
             if left <= 0:
                 break
             if not is_logged:
-                # If this try is killed while it waits, and is the last one, the log ends here.
+                # If this is the last try, and is killed while it waits, its log ends here.
                 self._log.info(
                     "A run may have been started. Waiting up to %.0f s for what it reports.",
                     left,

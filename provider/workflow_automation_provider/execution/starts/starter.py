@@ -146,7 +146,7 @@ class RunStarter:
         except WorkflowAutomationError:
             raise
         except Exception:
-            # An error of the store, which does not tell of the run.
+            # An error of the store, which says nothing of the run that an earlier try started.
             if self.earlier:
                 self._log.error(self.earlier.message)
             raise
@@ -193,7 +193,7 @@ class RunStarter:
     def _decide(self) -> Decision:
         """Read the last start and the run that a person gives the task, and decide."""
         last = self._last = self._record.last_start()
-        if last and last.counts(self._options.max_tries):
+        if last and last.is_since_clear(self._options.max_tries):
             self.earlier = self._as_error(last)
         # A task that was resumed has its run already.
         reads_adopted = not self._is_resumed or self._was_cleared()
@@ -206,7 +206,7 @@ class RunStarter:
 
     def _was_cleared(self) -> bool:
         """Return whether a person has cleared the task since its last start, for another run."""
-        return self._last is not None and not self._last.counts(self._options.max_tries)
+        return self._last is not None and not self._last.is_since_clear(self._options.max_tries)
 
     # An earlier start ---------------------------------------------------------------------------
 
@@ -267,26 +267,32 @@ class RunStarter:
 
         :raises WorkflowAutomationError: if it was told to stop, or another one has the task
         """
-        start, reports = facts.start, facts.reports
-        if start.run:
-            check_adopted(start.run["run_id"], reports)
-        redactor = self._redactor(facts)
-        run = facts.run(redactor)
-        if reports.stopped:
-            raise RunFailedError("The run was told to stop.", run_id=run.get("run_id"))
+        if facts.start.run:
+            check_adopted(facts.start.run["run_id"], facts.reports)
+        if facts.reports.stopped:
+            raise self._stopped_run(facts)
 
         self.facts = facts
+        redactor = self._redactor(facts)
+        run = facts.run(redactor)
+        self._log_return(facts, run, redactor)
+        return run
+
+    def _log_return(self, facts: Facts, run: RunResult, redactor: Redactor | None) -> None:
+        """Log what a person may want to know of a run that is returned."""
+        start, reports = facts.start, facts.reports
         is_of_earlier_try = start.place[0] != self._record.try_number
         is_returned = is_of_earlier_try and not start.run and not self._is_resumed
         if self.earlier and is_returned:
-            self._log.info(
-                "%s Returning that run, not starting another.", _sentence(facts.text(redactor))
-            )
+            text = _sentence(facts.text(redactor))
+            self._log.info("%s Returning that run, not starting another.", text)
+
         if start.request and self._options.request and start.request != self._options.request:
             self._log.warning(
                 "The inputs or the flow_id differ from those of try %d, which its run has.",
                 start.try_number,
             )
+
         if reports.claim:
             self._log.info(
                 "Run %s has claimed this start.", one_line(run.get("run_id", "(unknown id)"))
@@ -297,7 +303,10 @@ class RunStarter:
                 "The run_id is unknown: it was lost with the response, or with the try that "
                 "started it, and the run did not say it."
             )
-        return run
+
+    def _stopped_run(self, facts: Facts) -> RunFailedError:
+        run = facts.run(self._redactor(facts))
+        return RunFailedError("The run was told to stop.", run_id=run.get("run_id"))
 
     def _error_for(self, decision: Decision) -> WorkflowAutomationError:
         """Return the error for a start after which nothing may be sent."""
@@ -324,8 +333,7 @@ class RunStarter:
     def _nothing_to_continue(self) -> WorkflowAutomationError:
         """Return the error for a task that waited, and has no run any more."""
         if self._last and self._last.reports.stopped:
-            run = self._last.run(self._redactor(self._last))
-            return RunFailedError("The run was told to stop.", run_id=run.get("run_id"))
+            return self._stopped_run(self._last)
         return UnidentifiedError(
             "What the task recorded of its run while it waited is gone from Airflow's task state "
             "store."
@@ -337,19 +345,22 @@ class RunStarter:
         text = last.text(self._redactor(last)) if last else ""
         if last is None or not text:
             return
-        why = f"on_unknown_start is {self._options.on_unknown_start!r}"
-        if not last.counts(self._options.max_tries):
-            why = "the task has been cleared since"
-        elif last.reports.stopped:
-            why = "its run was told to stop"
-        elif last.reports.end:
-            why = "its run failed"
-        elif self._options.on_unknown_start == "claim":
-            why = "no run has claimed that start, and one that asks from now on is told to stop"
-        self._log.warning("%s Starting another run: %s.", _sentence(text), why)
+        self._log.warning("%s Starting another run: %s.", _sentence(text), self._why_another(last))
+
+    def _why_another(self, last: Facts) -> str:
+        """Return why another run is started after the last start."""
+        if not last.is_since_clear(self._options.max_tries):
+            return "the task has been cleared since"
+        if last.reports.stopped:
+            return "its run was told to stop"
+        if last.reports.end:
+            return "its run failed"
+        if self._options.on_unknown_start == "claim":
+            return "no run has claimed that start, and one that asks from now on is told to stop"
+        return f"on_unknown_start is {self._options.on_unknown_start!r}"
 
     def _redactor(self, facts: Facts) -> Redactor | None:
-        """Return what knows the secrets that a run may show, None if it cannot be known."""
+        """Return the redactor for what a run reports, None if a connection cannot be used."""
         return redactor_or_none(self._hook, facts.start.conn_id)
 
     def _as_error(self, facts: Facts) -> WorkflowAutomationError | None:
@@ -369,7 +380,7 @@ class RunStarter:
     def _earlier_text(self) -> str:
         """Return what earlier starts may have left, in words; empty if nothing."""
         last = self._last
-        if last is None or not last.counts(self._options.max_tries):
+        if last is None or not last.is_since_clear(self._options.max_tries):
             return ""
         return last.text(self._redactor(last))
 
