@@ -88,6 +88,7 @@ class Conversation:
     :param is_current: whether it also counts: since then, the task was neither cleared nor made
         again
     :param callback_url: where the run calls Airflow, without its token
+    :param mailbox: the object to which the run writes its end in place of a call
     :param until: when the wait ends, None if the task does not wait
     :param silent_since: since when the run is late, or has said nothing for half the time that it
         may; None if it is not
@@ -105,6 +106,7 @@ class Conversation:
     run_id: Any = None
     run_link: Any = None
     callback_url: Any = None
+    mailbox: Any = None
     progress: float | None = None
     until: datetime | None = None
     silent_since: datetime | None = None
@@ -377,6 +379,7 @@ def _tell_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str
     run.run_link = (reports.claim and reports.claim.run_link) or known.get("run_link")
     # Only to be sure that none shows a token.
     run.callback_url = start.callback_url.partition("?")[0]
+    run.mailbox = start.mailbox.partition("?")[0]
     if not reports.end:
         run.progress = found.message.progress
     run.steps = sorted(_steps(found, state), key=lambda step: step.at)
@@ -441,6 +444,9 @@ def _part(value: Any) -> float | None:
     return None
 
 
+_WAITS = (TaskInstanceState.AWAITING_INPUT, TaskInstanceState.DEFERRED)
+
+
 def _state(run: Conversation, facts: Facts) -> State:
     start, outcome, reports, row = facts.start, facts.outcome, facts.reports, run.row
     if reports.stopped:
@@ -455,7 +461,7 @@ def _state(run: Conversation, facts: Facts) -> State:
     if start.run or names_run or (has_begun and not is_late):
         if reports.end:
             return State.ENDED
-        if run.is_current and row.state == TaskInstanceState.AWAITING_INPUT:
+        if run.is_current and row.state in _WAITS:
             return State.WAITING
         return State.CLAIMED if reports.claim else State.STARTED
 

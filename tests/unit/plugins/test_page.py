@@ -646,6 +646,16 @@ class TestTab:
         assert f"The run calls {url}," in text
         assert "a-token" not in text
 
+    def test_where_the_run_writes(self, dag, tab):
+        mailbox = "s3://aws_default@reports/callbacks/a.json"
+        task = Task(dag)
+        task.give(mailbox=f"{mailbox}?X-Amz-Signature=secret")
+        task.outcome().change(state="deferred")
+        text = tab(task).text
+        assert f"The run writes its end to {mailbox}," in text
+        assert "The task goes on once the run says its end." in text
+        assert "secret" not in text
+
     def test_task_with_many_starts(self, dag, tab):
         task = Task(dag, starts=False)
         for number in range(230):
