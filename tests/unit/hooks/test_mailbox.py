@@ -157,8 +157,10 @@ class TestFile:
         assert url == path.as_uri()
         path.write_bytes(b"x" * 100)
         assert mailbox.exists()
-        assert mailbox.read(9).body == b"x" * 10
-        assert abs(mailbox.read(9).at - datetime.now(UTC)) < timedelta(minutes=1)
+        written = mailbox.read(9)
+        assert written
+        assert written.body == b"x" * 10
+        assert abs(written.at - datetime.now(UTC)) < timedelta(minutes=1)
 
     def test_that_cannot_be_read_is_an_error(self, tmp_path):
         (tmp_path / "a.json").mkdir()

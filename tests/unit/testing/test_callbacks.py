@@ -486,7 +486,9 @@ def test_a_run_writes_its_end_to_an_object_store_once(service, call, bucket):
     call.by_path({"callback_url": url})
     first, second = sent(service, 2)
     assert [first.status, second.status] == [200, 412]
-    assert parse(mailbox.read(9999).body) == Ended("success", {"url": url})
+    written = mailbox.read(9999)
+    assert written
+    assert parse(written.body) == Ended("success", {"url": url})
     (secret,) = secrets_of(url)
     assert secret not in repr([service.runs, service.journal.callbacks()])
     assert f"X-Amz-Signature={WITHHELD}" in service.runs[0].inputs["callback_url"]
