@@ -59,8 +59,8 @@ class MailboxTrigger(BaseTrigger):
             open_mailbox(self.mailbox).exists, thread_sensitive=False, executor=_threads
         )
         problem = ""
-        while (left := self._left()) > 0:
-            await asyncio.sleep(min(self.interval, left))
+        while self._left() > 0:
+            await asyncio.sleep(min(self.interval, self._left()))
             try:
                 if await exists():
                     break

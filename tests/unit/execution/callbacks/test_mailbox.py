@@ -32,6 +32,12 @@ def folder(tmp_path):
 
 
 @pytest.fixture
+def mailing(world, folder):
+    """Make a task whose runs write to mailboxes."""
+    return lambda **options: world(waits(**options), callback_base_url=folder)
+
+
+@pytest.fixture
 def mailed(world, folder):
     """Make a task whose runs write to mailboxes, and execute its first try."""
 
@@ -155,7 +161,7 @@ def test_the_end_is_recorded_whatever_happens_to_the_write(mailed, act):
     assert [entry["end"]["result"] for entry in entries(task, RUN).values()] == [1]
 
 
-def test_outside_a_scheduler_the_task_looks_by_itself(mailed, monkeypatch):
+def test_outside_a_scheduler_the_task_looks_by_itself(mailing, monkeypatch):
     from airflow.sdk.execution_time import task_runner
 
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", None)
