@@ -683,7 +683,7 @@ class TestTab:
         task.outcome().change(state="deferred")
         text = tab(task).text
         assert mailbox in text
-        assert "The task goes on once the run says its end." in text
+        assert "once the run has written its end" in text
         assert "secret" not in text
 
     def test_task_with_many_starts(self, dag, tab):
