@@ -19,24 +19,22 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 from airflow.sdk.log import mask_secret
 
-from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
-from workflow_automation_provider.client.setting_kinds import (
-    CALLBACK_EXAMPLE,
-    MAILBOX_EXAMPLE,
-    is_mailbox,
-)
+from workflow_automation_provider.client.protocol import is_loopback
+from workflow_automation_provider.client.setting_kinds import MAILBOX_EXAMPLE, is_mailbox
 from workflow_automation_provider.exceptions import (
     ConnectionUnusableError,
     InvalidRequestError,
     UnidentifiedError,
 )
+from workflow_automation_provider.execution.callbacks.address import callback_url
 from workflow_automation_provider.execution.callbacks.mailbox import mailbox_of, read_end
-from workflow_automation_provider.execution.callbacks.report import PATH, digest_of, new_token
+from workflow_automation_provider.execution.callbacks.report import digest_of, new_token
 from workflow_automation_provider.execution.callbacks.wait import CompletionWait, usable_connection
 from workflow_automation_provider.execution.redaction import redactor_for, redactor_or_none
 from workflow_automation_provider.execution.starts.ledger import StartOptions
 from workflow_automation_provider.execution.starts.record import StartRecord
 from workflow_automation_provider.execution.starts.starter import OnUnknownStart, RunStarter
+from workflow_automation_provider.execution.store import unsupported_setting
 from workflow_automation_provider.hooks.mailbox import open_mailbox, secrets_of
 
 if TYPE_CHECKING:
@@ -51,68 +49,13 @@ if TYPE_CHECKING:
     from workflow_automation_provider.hooks.sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-# What is copied with another URL of Airflow.
-_NO_BASE = (PATH, PATH.rpartition("/")[0], "/api/v2")
 
-_BACKEND = "airflow.state.metastore.MetastoreBackend"
-
-
-def unsupported_setting() -> str:
-    """
-    Return the setting that deletes entries, or moves them out of the database.
-
-    Empty if none is set.
-    """
-    if conf.getboolean("state_store", "clear_on_success", fallback=False):
-        return "[state_store] clear_on_success"
-    if conf.get("state_store", "backend", fallback=_BACKEND) != _BACKEND:
-        return "[state_store] backend"
-    return (
-        "[workers] state_store_backend"
-        if conf.get("workers", "state_store_backend", fallback="")
-        else ""
-    )
-
-
-def _callback_base_url(hook: WorkflowAutomationHook) -> str:
-    """
-    Return the URL at which the service reaches Airflow's API server.
-
-    :raises InvalidRequestError: if there is none that it can reach
-    """
-    extra = hook.extra
-    try:
-        base, name = extra.callback_base_url, "The connection's callback_base_url"
-        if not base:
-            name = "[api] base_url"
-            base = parse_base_url(
-                conf.get("api", "base_url", fallback=None) or "",
-                allow_http=extra.allow_http,
-                name=name,
-                example=CALLBACK_EXAMPLE,
-            )
-        for end in _NO_BASE:
-            if base.endswith(end):
-                raise InvalidRequestError(
-                    f"{name} ends in {end}: expected {base.removesuffix(end)}, to which the "
-                    "provider adds the path."
-                )
-        host = urlsplit(base).hostname or ""
-        if host.lower() == "none":
-            raise InvalidRequestError(f"{name} is the text of None.")
-        if is_loopback(host) and not is_loopback(urlsplit(hook.get_conn().base_url).hostname or ""):
-            raise InvalidRequestError(
-                f"{name} is {host}, which only this machine reaches: the flow could not call back."
-            )
-    except InvalidRequestError as error:
-        raise InvalidRequestError(
-            error.message,
-            next_step=(
-                "Set the connection's extra callback_base_url to the URL at which the service "
-                f"reaches Airflow's API server, such as {CALLBACK_EXAMPLE}."
-            ),
-        ) from None
-    return base
+def _unsupported_setting() -> str:
+    """Return the setting that keeps a task's entries out of the database; empty if none does."""
+    setting = unsupported_setting()
+    if not setting and conf.get("workers", "state_store_backend", fallback=""):
+        setting = "[workers] state_store_backend"
+    return setting
 
 
 class FlowRun:
@@ -263,7 +206,8 @@ class FlowRun:
                 f"{why} needs Airflow 3.3 or newer, which can suspend a task and keeps its state.",
                 next_step=f"Upgrade Airflow, or leave {why} out.",
             )
-        if name := unsupported_setting():
+        name = _unsupported_setting()
+        if name:
             raise InvalidRequestError(
                 f"{why} needs the task's state in Airflow's database for as long as the task is "
                 f"there, and {name} is set.",
@@ -289,7 +233,7 @@ class FlowRun:
             url, fields = self._mailbox(folder, digest_of(token))
             return {**inputs, name: url}, fields
 
-        url = f"{_callback_base_url(self._hook)}{PATH}"
+        url = callback_url(self._hook)
         self._hide(token)
         fields = {"token": digest_of(token), "callback_url": url}
         return {**inputs, name: f"{url}?token={token}"}, fields

@@ -1,7 +1,7 @@
 """
-Retries.
+When a request is sent again: within one try for a short time, then by Airflow's retry.
 
-Within one try for a short time, then by Airflow, and never if a run may have been started.
+Never if a run may have been started.
 """
 
 from __future__ import annotations
@@ -108,16 +108,16 @@ class SendRetrier:
         retry_unknown: bool = False,
     ) -> _Result:
         """
-        Send a request, and retry while the service is busy or cannot be reached.
-
-        Until the time is up.
+        Send a request until it succeeds, or the time is up for a busy or unreachable service.
 
         :param send: sends the request once
         :param retry_unknown: whether to retry after an unknown outcome as well
         :return: what the last attempt returned
         :raises WorkflowAutomationError: what the last attempt raised
         """
-        retryable = (BusyError, NotSentError, *((OutcomeUnknownError,) if retry_unknown else ()))
+        retryable: tuple[type[WorkflowAutomationError], ...] = (BusyError, NotSentError)
+        if retry_unknown:
+            retryable = (BusyError, NotSentError, OutcomeUnknownError)
         began = time.monotonic()
         attempt, asked = 0, 0.0
         while True:
@@ -154,9 +154,10 @@ class SendRetrier:
         if not self.is_ended():
             self.log_wait(error, seconds)
             self.sleep(seconds)
-        if is_ended := self.is_ended():
+        if self.is_ended():
             self.log.warning("Airflow ended the task: nothing more is sent.")
-        return not is_ended
+            return False
+        return True
 
     def log_wait(self, error: WorkflowAutomationError, seconds: float) -> None:
         """Log why, and in how many seconds, another attempt is made."""

@@ -15,6 +15,8 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow.configuration import conf
+
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -33,6 +35,22 @@ def has_store(context: Context) -> bool:
 def has_retries_left(ti: Any) -> bool:
     """Return whether Airflow may retry a task instance after its present try."""
     return bool(ti.try_number <= ti.max_tries)
+
+
+_BACKEND = "airflow.state.metastore.MetastoreBackend"
+
+
+def unsupported_setting() -> str:
+    """
+    Return the setting by which Airflow deletes entries, or moves them out of its database.
+
+    :return: empty if none is set
+    """
+    if conf.getboolean("state_store", "clear_on_success", fallback=False):
+        return "[state_store] clear_on_success"
+    if conf.get("state_store", "backend", fallback=_BACKEND) != _BACKEND:
+        return "[state_store] backend"
+    return ""
 
 
 class _TryStore(dict[str, dict[str, Any]]):

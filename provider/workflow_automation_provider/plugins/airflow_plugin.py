@@ -13,10 +13,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
 from workflow_automation_provider.execution.callbacks.report import PATH
+from workflow_automation_provider.execution.store import unsupported_setting
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -54,8 +54,6 @@ _APPS = [
     _mounted("callback_endpoint", _PREFIX, "callbacks"),
 ]
 
-_BACKEND = "airflow.state.metastore.MetastoreBackend"
-
 _log = logging.getLogger(__name__)
 
 # Only looked for: importing it would be slow.
@@ -79,7 +77,7 @@ class WorkflowAutomationPlugin(AirflowPlugin):
         super().on_load(*args, **kwargs)  # type: ignore[no-untyped-call]
         # Each API server imports this module, however it is run.
         is_api_server = "airflow.api_fastapi.main" in sys.modules
-        setting = _setting_that_loses_entries()
+        setting = unsupported_setting()
         if _HAS_STORE and is_api_server and setting:
             _log.error(
                 "%s is set for this API server: what a task records of its run is lost. "
@@ -87,12 +85,3 @@ class WorkflowAutomationPlugin(AirflowPlugin):
                 "on_unknown_start='claim'.",
                 setting,
             )
-
-
-def _setting_that_loses_entries() -> str:
-    """Return the setting by which Airflow deletes entries, or moves them; empty if none is set."""
-    if conf.getboolean("state_store", "clear_on_success", fallback=False):
-        return "[state_store] clear_on_success"
-    if conf.get("state_store", "backend", fallback=_BACKEND) != _BACKEND:
-        return "[state_store] backend"
-    return ""

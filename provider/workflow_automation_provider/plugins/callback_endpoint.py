@@ -77,7 +77,7 @@ _T = TypeVar("_T")
 _RESPONSES: dict[Verdict, tuple[int, str]] = {
     Verdict.STOP: (404, "No task wants this run, or it lacks the run_id of its first step: stop."),
     Verdict.GO_ON: (200, "The run has the task: go on."),
-    Verdict.END: (200, "The answer is stored."),
+    Verdict.END: (200, "The end is stored."),
     Verdict.WAIT: (503, "The task is deciding: call again."),
 }
 
@@ -187,7 +187,7 @@ def _handle(token: str, body: bytes) -> Response:
     verdict, end = metadata.respond(token, report)
     if verdict is Verdict.OTHER_END and end:
         at = end.at.isoformat(timespec="seconds")
-        return _response(409, f"The task has another answer: {end.status!r} from {at}.")
+        return _response(409, f"The task has another end: {end.status!r} from {at}.")
     return _response(*_RESPONSES[verdict])
 
 

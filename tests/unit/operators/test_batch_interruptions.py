@@ -219,3 +219,24 @@ def test_an_output_file_that_cannot_be_written_at_the_end(batch, service, tmp_pa
     folder.mkdir()
     assert batch(rows(40), try_number=2, **options)["started"] == 40
     assert times_started(service) == Counter(range(40))
+
+
+def test_an_output_file_that_no_retry_writes_is_in_the_log(batch, service, tmp_path, log):
+    """A rejected item is final, also with retries left."""
+    folder = tmp_path / "output"
+    folder.mkdir()
+    service.faults.add("reject", inputs={"n": 3})
+
+    def lose_the_folder(_key, _entry):
+        if service.journal.requests() and folder.exists():
+            folder.rmdir()
+
+    with pytest.raises(AirflowFailException):
+        batch(
+            rows(40),
+            before_set=lose_the_folder,
+            output_path=str(folder / "output.jsonl"),
+            retries=3,
+        )
+    started = {run.inputs["n"]: run.run_id for run in service.runs}
+    assert stated_runs(log()).items() >= started.items()

@@ -143,7 +143,7 @@ class BatchStarter:
             raise self._with_results(self._interrupted(error)) from error
         except BaseException:
             if not self._is_continued:
-                self._write_output()
+                self._write_output(is_retried=False)
             counts = counts_text(self._results.counts)
             self._log.warning("%s %s", counts, where_runs_are(self._record, self._written_output))
             raise
@@ -381,7 +381,8 @@ class BatchStarter:
         # Not if the next try writes it: that may be running already, and starts further items.
         is_left_to_next_try = self._is_continued and self._is_retried(error)
         if not is_left_to_next_try:
-            failure = self._write_output()
+            # A retry starts nothing again, and writes the file.
+            failure = self._write_output(is_retried=error is None and self._is_continued)
             error = error or failure
         if error:
             raise error
@@ -403,15 +404,19 @@ class BatchStarter:
             return self._record.start_again
         return isinstance(error, (*LEFT_TO_AIRFLOW, BatchInterruptedError))
 
-    def _write_output(self) -> WorkflowAutomationError | None:
-        """Write the output file, if the check found it writable; return why that fails."""
+    def _write_output(self, *, is_retried: bool) -> WorkflowAutomationError | None:
+        """
+        Write the output file, if the check found it writable; return why that fails.
+
+        :param is_retried: whether Airflow retries the task if that fails
+        """
         if self._output is None or not self._output.is_checked:
             return None
         try:
             self._output.write(self._items())
         except OutputUnavailableError as failure:
-            if self._is_continued:
-                return failure  # a retry starts nothing again, and writes the file
+            if is_retried:
+                return failure
             self._log.exception("The output file could not be written. Its runs follow.")
             log_runs(self._log, self._results, self._results.in_order())
             what = "The output file could not be written. The log names the runs."

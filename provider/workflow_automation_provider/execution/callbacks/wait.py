@@ -404,7 +404,7 @@ def usable_connection(what: str) -> Iterator[None]:
     """
     Have an error of the connection retried: the run is known, and so nothing is sent twice.
 
-    :param what: what is the case nevertheless
+    :param what: what is true of the run, whatever the connection is
     :raises ConnectionUnusableError: in place of any other error
     """
     try:

@@ -165,9 +165,8 @@ def test_outside_a_scheduler_the_task_looks_by_itself(mailing, monkeypatch):
     from airflow.sdk.execution_time import task_runner
 
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", None)
-    task = mailed(
-        None, after("send", TRIGGER, lambda: task_of(mailed).flow.reports("success", result=1))
-    )
+    task = mailing()
+    task.try_(after("send", TRIGGER, lambda: task.flow.reports("success", result=1)))
     assert task.state == "success"
 
 
