@@ -109,7 +109,8 @@ def _callback_base_url(hook: WorkflowAutomationHook) -> str:
             error.message,
             next_step=(
                 "Set the connection's extra callback_base_url to the URL at which the service "
-                f"reaches Airflow's API server, such as {CALLBACK_EXAMPLE}."
+                f"reaches Airflow's API server, such as {CALLBACK_EXAMPLE}.\n"
+                f"If it cannot reach Airflow, set it to a folder, such as {MAILBOX_EXAMPLE}."
             ),
         ) from None
     return base

@@ -258,6 +258,34 @@ def test_a_run_that_the_response_does_not_name_is_taken_by_its_end(mailing):
     assert (task.state, ended.result["run_id"]) == ("success", task.flow.runs[0].run_id)
 
 
+def test_a_kill_at_any_call_starts_no_second_run(mailing):
+    for number in range(99):
+        task = mailing()
+        killed = task.kill_at(number)
+        if not killed.is_dead:
+            break
+        started = [*task.flow.runs]
+        for run in started:
+            task.flow.says("success", run, run_id=True, result=1)
+        task.until_end()
+        assert triggers(task) <= 1, killed.calls[-1]
+        if started:
+            assert task.state == "success", killed.calls[-1]
+    assert number > 5
+
+
+def test_a_kill_at_any_call_of_a_look_loses_no_end(mailed):
+    for number in range(99):
+        task = mailed()
+        task.flow.says("success", run_id=True, result=1)
+        killed = task.kill_at(number)
+        if not killed.is_dead:
+            break
+        task.until_end()
+        assert (task.state, triggers(task)) == ("success", 1), killed.calls[-1]
+    assert number > 3
+
+
 # A Clear, and a person ------------------------------------------------------------------------------
 
 
