@@ -5,8 +5,8 @@ Measure what waiting for the ends of runs costs, beside deferred tasks that poll
 
 One Airflow does both in turn. First its tasks wait with
 ``TriggerFlowOperator(wait_for_completion=True)``, without a triggerer. Then a triggerer is started,
-and as many tasks are deferred to a trigger that asks an HTTP URL every minute, as other providers'
-triggers do. What Airflow's processes use is measured for a minute while all of them wait. Then some
+and as many tasks wait for an object in a stand-in for S3, to which their flows write. Then as many are
+deferred to a trigger that asks an HTTP URL every minute, as other providers' triggers do. What Airflow's processes use is measured for a minute while all of them wait. Then some
 flows end, one after the other, and what is measured is the time until their tasks have succeeded.
 
 A waiting task continues now and then to look: first after 25 seconds, later every hour. Here it
@@ -17,6 +17,7 @@ the flows end.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import statistics
 import threading
 import time
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow_launcher.airflow import TRIGGERER, Airflow, temporary_home
 from airflow_launcher.processes import wait_for
 from common import MIB, cpu_seconds, pick, report, run_dag, say, undisturbed_airflow
+from local_s3 import BUCKET, LocalS3
 from workflow_automation_provider.testing import LocalService
 
 if TYPE_CHECKING:
@@ -48,11 +50,15 @@ from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 wait.MIN_SLEEP = wait._MAX_SLEEP
 
-for dag_id, tasks in (("warm_up", {warm_up}), ("waiting", {tasks})):
+for dag_id, tasks, conn_id in (
+    ("warm_up", {warm_up}, "workflow_automation_default"),
+    ("waiting", {tasks}, "workflow_automation_default"),
+    ("mailboxes", {tasks}, "mailboxes"),
+):
     with DAG(dag_id, schedule=None):
-        TriggerFlowOperator.partial(task_id="task", wait_for_completion=True).expand(
-            inputs=[{{"dag": dag_id, "case": case}} for case in range(tasks)]
-        )
+        TriggerFlowOperator.partial(
+            task_id="task", wait_for_completion=True, workflow_automation_conn_id=conn_id
+        ).expand(inputs=[{{"dag": dag_id, "case": case}} for case in range(tasks)])
 
 with DAG("deferred", schedule=None):
     PollingOperator.partial(task_id="task").expand(url=[f"{url}/{{case}}" for case in range({tasks})])
@@ -197,31 +203,37 @@ def run(airflow: Airflow, dag_id: str, state: str, flows: Flows) -> Result:
     return Result(measure(airflow, IDLE_WINDOW), waiting, seconds, cpu / len(ended))
 
 
-def compare() -> tuple[Result, Result]:
-    """Measure both ways: tasks that wait, and tasks that are deferred."""
-    waiting, deferred = ([threading.Event() for _ in range(ENDING)] for _ in range(2))
+def compare() -> tuple[Result, Result, Result]:
+    """Measure the ways: tasks that wait, also in mailboxes, and tasks that are deferred."""
+    waiting, mailed, deferred = ([threading.Event() for _ in range(ENDING)] for _ in range(3))
+    flows = {"waiting": waiting, "mailboxes": mailed}
 
     def wait(run: Run) -> None:
-        waiting[run.inputs["case"]].wait()
+        flows[run.inputs["dag"]][run.inputs["case"]].wait()
 
     settings = {"CORE__PARALLELISM": "8", "CORE__MAX_ACTIVE_TASKS_PER_DAG": "8"}
     with (
         temporary_home("bench") as home,
         serve(deferred) as url,
+        LocalS3() as s3,
         LocalService(journal=home / "runs") as service,
     ):
         # An end that comes before the scheduler has seen the task wait is found when the task next
         # looks.
         service.callbacks.add(inputs={"dag": "warm_up"}, delay=SPREAD)
-        for case in range(ENDING):
-            service.callbacks.add(inputs={"case": case}, result=wait)
+        for dag_id, case in itertools.product(flows, range(ENDING)):
+            service.callbacks.add(inputs={"dag": dag_id, "case": case}, result=wait)
         dags = DAGS.format(tasks=TASKS, warm_up=WARM_UP, url=url)
         with undisturbed_airflow(home, dags, settings=settings) as airflow:
             airflow.api.add_connection("workflow_automation_default", service.airflow_connection())
+            airflow.api.add_connection("aws_default", s3.connection)
+            mailboxes = {"callback_base_url": f"s3://aws_default@{BUCKET}/callbacks"}
+            airflow.api.add_connection("mailboxes", service.airflow_connection(extra=mailboxes))
             run_dag(airflow.api, "warm_up", "run")
             found = run(airflow, "waiting", "awaiting_input", waiting)
             airflow.launch(TRIGGERER)
-            return found, run(airflow, "deferred", "deferred", deferred)
+            found_mailed = run(airflow, "mailboxes", "deferred", mailed)
+            return found, found_mailed, run(airflow, "deferred", "deferred", deferred)
 
 
 def cells(cost: Cost, idle: Cost) -> Iterator[str]:
@@ -234,10 +246,11 @@ def cells(cost: Cost, idle: Cost) -> Iterator[str]:
 
 def main() -> None:
     """Print the table."""
-    waiting, deferred = compare()
+    waiting, mailed, deferred = compare()
     rows = []
     for title, result, what in (
         ("idle", waiting, "wait"),
+        ("idle, with a triggerer", mailed, "wait in mailboxes"),
         ("idle, with a triggerer", deferred, "are deferred"),
     ):
         rows.append([title, *cells(result.idle, waiting.idle), "", "", ""])

@@ -212,6 +212,7 @@ START_AGAIN = starts("ada", on_unknown_start="start_again")
 DOUBT = [fault("drop_after"), START_AGAIN]
 CLAIMED = says("started", 0, run_id=True)
 LOCAL = "http://127.0.0.1"
+FOLDER = "s3://aws_default@bucket/folder"
 
 CASES: dict[str, list[Callable[[Tries], object]]] = {
     "an earlier try is in doubt": [fault("drop_after"), execute(trigger()), execute(trigger())],
@@ -272,6 +273,19 @@ CASES: dict[str, list[Callable[[Tries], object]]] = {
     "a callback_base_url of this machine": [
         environment(elsewhere(callback_base_url=LOCAL)),
         execute(waits()),
+    ],
+    "a mailbox of this machine": [
+        environment(elsewhere(callback_base_url="file:///tmp/mailboxes")),
+        execute(waits()),
+    ],
+    "a mailbox and a claim": [environment(elsewhere(callback_base_url=FOLDER)), execute(claims())],
+    "a mailbox and a heartbeat": [
+        environment(elsewhere(callback_base_url=FOLDER)),
+        execute(waits(heartbeat_timeout=timedelta(minutes=1))),
+    ],
+    "a mailbox for a week": [
+        environment(elsewhere(callback_base_url=FOLDER)),
+        execute(waits(completion_timeout=timedelta(days=7))),
     ],
     "inputs that are a list": [execute(rendered(waits(), inputs=["a"]))],
     "inputs with the name of the callback URL": [execute(waits(inputs={"callback_url": "mine"}))],

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 
 from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
-from workflow_automation_provider.client.setting_kinds import CALLBACK_EXAMPLE
+from workflow_automation_provider.client.setting_kinds import CALLBACK_EXAMPLE, MAILBOX_EXAMPLE
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.callbacks.report import PATH
 
@@ -33,7 +33,8 @@ def callback_url(hook: WorkflowAutomationHook) -> str:
             error.message,
             next_step=(
                 "Set the connection's extra callback_base_url to the URL at which the service "
-                f"reaches Airflow's API server, such as {CALLBACK_EXAMPLE}."
+                f"reaches Airflow's API server, such as {CALLBACK_EXAMPLE}.\n"
+                f"If it cannot reach Airflow, set it to a folder, such as {MAILBOX_EXAMPLE}."
             ),
         ) from None
     return f"{base}{PATH}"

@@ -275,6 +275,39 @@ def test_a_run_that_the_response_does_not_name_is_taken_by_its_end(mailed):
     assert (task.state, told) == ("success", [200])
 
 
+def kill_at(number):
+    """Have the process killed at a call, by its number."""
+    return lambda call: "kill" if call.number == number else None
+
+
+def test_a_kill_at_any_call_starts_no_second_run(mailing):
+    for number in range(99):
+        task = mailing()
+        killed = task.try_(kill_at(number))
+        if not killed.is_dead:
+            break
+        started = [*task.flow.runs]
+        for run in started:
+            task.flow.reports("success", run, run_id=True, result=1)
+        task.until_end()
+        assert triggers(task) <= 1, killed.calls[-1]
+        if started:
+            assert task.state == "success", killed.calls[-1]
+    assert number > 5
+
+
+def test_a_kill_at_any_call_of_a_look_loses_no_end(mailed):
+    for number in range(99):
+        task = mailed()
+        task.flow.reports("success", run_id=True, result=1)
+        killed = task.try_(kill_at(number))
+        if not killed.is_dead:
+            break
+        task.until_end()
+        assert (task.state, triggers(task)) == ("success", 1), killed.calls[-1]
+    assert number > 3
+
+
 # A Clear, and a person ------------------------------------------------------------------------------
 
 
