@@ -50,6 +50,7 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
         raise ValueError(
             f"URI format {ASSET_SCHEME}:// must be {ASSET_SCHEME}://HOST/…/flows/FLOW."
         )
+
     return uri._replace(netloc=uri.netloc.rpartition("@")[2].lower(), query="", fragment="")
 
 

@@ -202,6 +202,7 @@ class WorkflowAutomationError(Exception):
         self.code = code or self._code
         if not consequence and self.code:
             consequence = self.code.consequence.format(run=f"Run {run_id}" if run_id else "A run")
+
         self.consequence = consequence
         self.next_step = next_step
         self.accepted = accepted or type(self).accepted
@@ -228,6 +229,7 @@ class WorkflowAutomationError(Exception):
         known.update(facts)
         if kind is None:
             kind = type(self)
+
         copied = kind(**known)
         copied.__cause__ = self.__cause__
         return copied.with_traceback(self.__traceback__)

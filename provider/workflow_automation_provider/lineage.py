@@ -51,11 +51,13 @@ def collect(
     try:
         if not _is_read():
             return
+
         from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
         collector: HookLineageCollector = get_hook_lineage_collector()  # type: ignore[no-untyped-call]
         if flow_id:
             collector.add_output_asset(context=hook, uri=uri_of(hook.get_conn().base_url, flow_id))
+
         for add, files in (
             (collector.add_output_asset, written),
             (collector.add_input_asset, read),
@@ -89,6 +91,7 @@ def uris_of(files: object) -> list[str]:
     uris = dict.fromkeys(filter(None, map(_uri, files)))
     if len(uris) > MAX_INPUTS:
         uris = dict.fromkeys(map(_folder, uris))
+
     return [*uris][:MAX_INPUTS]
 
 
@@ -102,6 +105,7 @@ def _uri(file: object) -> str | None:
     url = str(location)
     if "://" not in url:
         url = f"{_FILE}{Path(url).absolute()}"
+
     found = _URL.fullmatch(url)
     if found is None or not url.isprintable():
         return None
@@ -112,6 +116,7 @@ def _uri(file: object) -> str | None:
         path = _folder(path[: wildcard.start()])
     if scheme == _FILE:  # percent-encoded, by RFC 8089; the key of an object has no encoding
         path = quote(path)
+
     return scheme + path
 
 

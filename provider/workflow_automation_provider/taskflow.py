@@ -85,6 +85,7 @@ def trigger_flow_once(
 
     if context is None:
         context = get_current_context()
+
     hook = WorkflowAutomationHook(workflow_automation_conn_id)
     starter: RunStarter | None = None
     try:
@@ -114,6 +115,7 @@ def trigger_flow_once(
             earlier=starter.earlier if starter else None,
         )
         raise failed from failed.__cause__
+
     collect(hook, run.get("flow_id"))
     return run
 
@@ -135,6 +137,7 @@ def _check_name(name: object) -> None:
         problem = f"{name!r}, and not every database can store {char!r} in a key"
     else:
         return
+
     raise InvalidRequestError(
         f"name is {problem}.",
         next_step=(

@@ -53,6 +53,7 @@ def check_file_format(value: Any) -> FileFormat:
         for name, word in value.items():
             if not isinstance(name, str) or word not in known:
                 raise InvalidRequestError(f"file_format[{name!r}] is not supported; {expected}.")
+
     return cast("FileFormat", value)
 
 
@@ -91,6 +92,7 @@ def check_rendered(name: str, value: object) -> None:
                 "The upstream task may have been skipped, or its result may have no such key."
             ),
         )
+
     if isinstance(value, str):
         check_text(name, value)
 
@@ -124,6 +126,7 @@ def check_text(name: str, text: str) -> None:
                 "For params and conf, set render_template_as_native_obj=True on the DAG."
             ),
         )
+
     check_no_template(name, text)
 
 
@@ -135,13 +138,16 @@ def _kind_of_text(text: str) -> str:
     """
     if not text.startswith(("[", "(", "{")):
         return ""
+
     for parse in (ast.literal_eval, json.loads):
         try:
             value = parse(text)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
+
         if isinstance(value, list | tuple | dict):
             return kind_of(value)
+
     return ""
 
 
@@ -210,10 +216,12 @@ def identifier(name: str, value: object) -> str:
         raise InvalidRequestError(
             f"{name} is empty: expected the identifier as the service shows it."
         )
+
     try:
         value.encode()
     except UnicodeEncodeError:
         raise InvalidRequestError(f"{name} is not valid Unicode text: fix its decoding.") from None
+
     return value
 
 
@@ -282,16 +290,19 @@ def browser_link(link: object) -> str:
     """
     if not isinstance(link, str):
         raise ValueError(f"is {kind_of(link)}, not text")
+
     link = link.strip()
     if web_link(link):
         return link
 
     if one_line(link) != link or "\\" in link:
         raise ValueError("contains a control character or a backslash")
+
     try:
         parts = urlsplit(link)
     except ValueError:
         raise ValueError("is not a valid URL") from None
+
     if parts.scheme not in ("http", "https"):
         raise ValueError("is not the URL of a web page, which begins with https:// or http://")
     if "@" in parts.netloc:
@@ -304,6 +315,8 @@ def browser_link(link: object) -> str:
         found = web_link(str(httpx.URL(link)))
     except (httpx.InvalidURL, ValueError):
         found = ""
+
     if not found:
         raise ValueError("is not a valid URL, or too long")
+
     return found

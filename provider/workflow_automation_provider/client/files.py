@@ -241,6 +241,7 @@ def _encoded_length(content: File | bytes, file_format: FileFormat) -> int:
             length += (part.size + 2) // 3 * 4  # of base64
         else:
             length += len(part)
+
     return length
 
 
@@ -256,6 +257,7 @@ def _layout_of(content: File | bytes, file_format: FileFormat) -> Iterator[bytes
             yield before + encode("file_format", field_name) + b":"
             yield from _field(content, word)
             before = b","
+
         yield b"}"
 
 
@@ -295,6 +297,7 @@ def _sendable_path(file: File) -> str:
         raise InvalidRequestError(
             f"{path!r} is not UTF-8, and the file format sends the path: rename the folder."
         ) from None
+
     return path
 
 
@@ -327,6 +330,7 @@ def repeated_names(elements: Iterable[object], file_format: FileFormat) -> list[
         names = [file.name for file in files]
     else:
         names = []
+
     return [name for name, count in Counter(names).items() if count > 1]
 
 
@@ -347,6 +351,7 @@ def read_whole(file: File, reading: Reading | None = None) -> Iterator[bytes]:
             if left < 0:
                 raise changed(file, f"is longer than its original {file.size} bytes")
             yield chunk
+
         if left:
             raise changed(file, f"is {left} bytes shorter than its original {file.size}")
     except WorkflowAutomationError:
@@ -411,6 +416,7 @@ def read_exactly(stream: IO[bytes], size: int) -> bytes:
         if not more:
             break
         chunk += more
+
     return chunk
 
 

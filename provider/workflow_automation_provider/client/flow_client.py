@@ -68,6 +68,7 @@ class FlowClient:
                 "The base URL contains the API key, and would reveal it in logs: put the key only "
                 "in the API key field (password)."
             )
+
         protocol.check_no_operation(self.base_url)
 
         proxy = choose_proxy(settings.proxy, self.base_url)
@@ -204,6 +205,7 @@ class FlowClient:
                 failure = error_without_response(
                     request, error, progress, self._redactor, self._via
                 )
+
         # Not in the except block: its context would be the other error, whose text is not redacted.
         raise failure
 
@@ -273,6 +275,7 @@ class FlowClient:
             failure = NotSentError(f"{title}{self._via} got {came}.", next_step=hint)
         else:
             return self._checked_response(title, response)
+
         raise failure  # not above, for the same reason as in _send()
 
     def _checked_response(self, title: str, response: protocol.Response) -> str:
@@ -300,15 +303,18 @@ class FlowClient:
                 f"{request.title} needs the API key, and the connection has none.",
                 next_step="Put the API key in the connection's API key field (password).",
             )
+
         if self._contains_key(request.flow_id or ""):
             raise InvalidRequestError(
                 "The flow_id contains the API key, and would show it in logs: give the workflow's "
                 "identifier."
             )
+
         try:
             httpx.URL(request.url)
         except httpx.InvalidURL as error:
             raise InvalidRequestError(f"The flow_id does not make a valid URL: {error}.") from None
+
         return request
 
     def _response(
@@ -348,9 +354,11 @@ def _checked_key(api_key: str | None) -> str | None:
             "a header cannot carry: copy it again from the trigger section of the workflow's "
             "builder page."
         )
+
     if key and not has_enough_letters(key):
         raise InvalidRequestError(
             "The API key has fewer than six letters and digits, and could not be told from other "
             "words in logs: copy it again from the trigger section of the workflow's builder page."
         )
+
     return key or None

@@ -86,6 +86,7 @@ def _plain(value: object, path: str) -> Any:
             }
         case Sequence() if not isinstance(value, bytes | bytearray | memoryview):
             return [_plain(item, f"{path}[{number}]") for number, item in enumerate(value)]
+
     if _is_path(value):
         return _text(str(value), path)
 
@@ -111,12 +112,14 @@ def _number(value: float | Decimal, path: str) -> int | float | str:
             raise _rejection(
                 path, "has more digits than Python converts to text", "use text"
             ) from None
+
         return int(value)
 
     if isinstance(value, Decimal) and value.is_finite():
         return str(value)
     if isinstance(value, float) and math.isfinite(value):
         return float(value)
+
     raise _rejection(path, f"is {value}, which JSON cannot represent", "use a number, or None")
 
 
@@ -138,6 +141,7 @@ def _iso_text(value: date | time, path: str) -> str:
             f"is {kind_of(value)} ({text!a:.40}), which is not a date or time",
             "use a date, or None",
         ) from None
+
     return text
 
 
@@ -159,6 +163,7 @@ def _python_number(value: object) -> int | float | None:
     elif hasattr(kind, "__index__"):
         with contextlib.suppress(TypeError):
             number = operator.index(cast("SupportsIndex", value))
+
     return number if isinstance(number, int | float) else None
 
 
@@ -176,12 +181,14 @@ def _key(key: object, path: str) -> str:
         raise _rejection(
             path, f"has a key that is {kind_of(key)} ({key!r})", "JSON keys are text: use a str"
         )
+
     if key.startswith("\ufeff"):
         raise _rejection(
             path,
             f"has the name {key!a:.60}, which begins with a byte order mark",
             'open the file that it is from with encoding="utf-8-sig"',
         )
+
     return _text(key, f"{path} (its key {key!a})")
 
 
@@ -219,6 +226,7 @@ def why_not_storable(value: Any, depth: int = 0) -> str:
             reserved = value.keys() & _RESERVED
             if reserved:
                 return f"a field {min(reserved)!r}, a name that Airflow reserves"
+
             inner = [*value, *value.values()]
         case list():
             inner = value
@@ -238,6 +246,7 @@ def storable(document: Any, text: str) -> Any:
         is_storable = not why_not_storable(cleaned)
     except RecursionError:
         is_storable = False
+
     return cleaned if is_storable else storable_text(text)
 
 
@@ -254,4 +263,5 @@ def _cleaned(document: Any) -> Any:
             return {storable_text(name): _cleaned(item) for name, item in document.items()}
         case list():
             return [_cleaned(item) for item in document]
+
     return document

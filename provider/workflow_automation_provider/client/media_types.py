@@ -111,4 +111,5 @@ def media_type(name: str) -> str:
     guessed, compressed = mimetypes.guess_type(name)
     if compressed:  # the compressed file is sent, not its content
         return _UNKNOWN
+
     return guessed or _UNKNOWN

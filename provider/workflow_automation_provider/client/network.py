@@ -116,6 +116,7 @@ def _is_in_networks(host: str, no_proxy: str) -> bool:
         with contextlib.suppress(ValueError):
             if address in ipaddress.ip_network(network, strict=False):
                 return True
+
     return False
 
 
@@ -154,6 +155,7 @@ def tls_context(settings: Settings, base_url: str) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
     if settings.client_cert:
         _load_client_certificate(context, settings.client_cert)
+
     return context
 
 
@@ -176,6 +178,7 @@ def _context_that_trusts(settings: Settings, base_url: str) -> ssl.SSLContext:
         path = os.environ.get(variable)
         if path:
             return _context_of(f"The environment variable {variable}", path)
+
     return httpx.create_ssl_context(trust_env=False)
 
 
@@ -190,6 +193,7 @@ def _context_of(name: str, path: str) -> ssl.SSLContext:
         folders = [Path(part) for part in path.split(os.pathsep) if Path(part).is_dir()]
         if not folders:
             return ssl.create_default_context(cafile=path)
+
         has_certificates = any(map(_has_certificates, folders))
     except (OSError, ValueError) as error:
         raise InvalidRequestError(
@@ -202,6 +206,7 @@ def _context_of(name: str, path: str) -> ssl.SSLContext:
             f"{name} is a directory in which OpenSSL finds no certificate: "
             "run `openssl rehash` on it, or name a file."
         )
+
     return ssl.create_default_context(capath=path)
 
 

@@ -155,8 +155,10 @@ def parse_base_url(
             f"is plain http to {host}, where the API key or a callback's token can be read in "
             "transit: use https, or set the connection's extra allow_http to true"
         )
+
     if problem:
         raise InvalidRequestError(f"{name} {problem}.")
+
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
@@ -164,11 +166,13 @@ def _problem_of(text: str, parts: SplitResult, host: str | None, example: str) -
     """Return why a URL is no base URL, empty if it is one."""
     if parts.scheme not in ("http", "https"):
         return f"has the scheme {parts.scheme!r}: use https"
+
     if "@" in parts.netloc:
         return (
             "contains a user name or password: remove it and the @ after it. The API key has a "
             "field of its own, and a gateway's credentials go into the extra headers"
         )
+
     if "?" in text or "#" in text:
         return f"has a query (?) or fragment (#): it must end with the path, such as {example}"
 
@@ -178,6 +182,7 @@ def _problem_of(text: str, parts: SplitResult, host: str | None, example: str) -
             "has no host name, or contains whitespace or a backslash: "
             f"expected one such as {example}"
         )
+
     return ""
 
 

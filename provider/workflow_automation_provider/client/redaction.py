@@ -124,6 +124,7 @@ def _secret_values(headers: Iterable[str]) -> set[str]:
     for header in headers:
         values.add(header)
         values.update(_AROUND_VALUE.split(header))
+
     return {value for value in values if len("".join(value.split())) >= _MIN_SECRET}
 
 
@@ -154,6 +155,7 @@ def without_credentials_of(source: str, text: str) -> str:
     for secret in (_password(source), _query(source)):
         if secret:
             text = Redactor((), key=secret).text(text.replace(secret, "***"))
+
     return without_credentials(text)
 
 
@@ -252,6 +254,7 @@ def _decode(escape: re.Match[bytes]) -> bytes:
         code = int(hexadecimal, 16)
     else:
         code = 0  # such as \n or &quot;, of which no letter remains
+
     return bytes([code]) if code < 128 else b""
 
 

@@ -125,5 +125,6 @@ class SendProgress:
         self.check_stop()
         if self._before_last_byte:
             self._before_last_byte()
+
         self.whole = True
         yield bytes(waiting[-1:])

@@ -84,6 +84,7 @@ def _extra(
     metadata = {"extra": Extra(kind, form)}
     if callable(default):
         return dataclasses.field(default_factory=default, repr=not secret, metadata=metadata)
+
     return dataclasses.field(default=default, repr=not secret, metadata=metadata)
 
 
@@ -209,6 +210,7 @@ class Settings:
             value = written.get(name)
             if _is_empty(value):
                 continue
+
             try:
                 values[name] = _value(name, value, values)
             except InvalidRequestError as error:
@@ -219,6 +221,7 @@ class Settings:
             if not text.endswith((".", "?")):
                 text += "."
             raise InvalidRequestError(f"The connection is not valid: {text}")
+
         return cls(**values)
 
 
@@ -244,10 +247,12 @@ def _parse_extra(extra: str | None) -> dict[str, Any]:
         written = json.loads(extra)
     except ValueError as error:
         raise InvalidRequestError(f"The connection's extra is not JSON ({error}).") from None
+
     if not isinstance(written, dict):
         raise InvalidRequestError(
             f"The connection's extra is {kind_of(written)}: expected a JSON object."
         )
+
     return written
 
 
@@ -282,6 +287,7 @@ def _unknown_extra(name: str) -> InvalidRequestError:
         fix = f"did you mean {meant!r}?"
     else:
         fix = f"its value belongs in {meant}"
+
     return InvalidRequestError(f"extra {name!r} is not supported; {fix}")
 
 

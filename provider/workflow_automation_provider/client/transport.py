@@ -158,6 +158,7 @@ class Transport(httpx.BaseTransport):
             if connection.backend.has_responded:
                 self._has_lost_one = True
                 self.close()
+
             raise
 
 
@@ -175,6 +176,7 @@ def _read(unread: httpcore.Response, *, is_early: bool) -> Response:
             body += chunk
             if len(body) > RESPONSE_LIMIT:
                 raise too_large()
+
         unread.close()
     except Exception as failure:
         error = failure
@@ -286,6 +288,7 @@ def _usable(proxy: Proxy, tls: ssl.SSLContext) -> httpx.Proxy:
         _Connection(tls, usable)
     except (httpx.InvalidURL, ValueError, RuntimeError):
         raise unusable_proxy(proxy) from None
+
     return usable
 
 
@@ -304,6 +307,7 @@ def _pool(
     options["proxy_auth"] = proxy.raw_auth
     if proxy.url.scheme.startswith("socks"):
         return httpcore.SOCKSProxy(**options)
+
     return httpcore.HTTPProxy(**options)
 
 

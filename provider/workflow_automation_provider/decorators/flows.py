@@ -69,10 +69,12 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
             raise TypeError(
                 "inputs is not an argument of @task.trigger_flow: the function returns them."
             )
+
         if inspect.iscoroutinefunction(python_callable):
             raise TypeError(
                 "An async function is not supported by @task.trigger_flow; expected a plain one."
             )
+
         super().__init__(
             python_callable=python_callable,
             op_args=op_args,
@@ -102,12 +104,14 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
         except WorkflowAutomationError as error:
             self._own_error = error
             raise
+
         if not isinstance(inputs, Mapping):
             raise InvalidRequestError(
                 f"The function {self.python_callable.__name__} returned {kind_of(inputs)}: "
                 "expected a dict of input names and values.",
                 next_step="Return {} to start a run without inputs.",
             )
+
         self.inputs, self._ti = inputs, context["ti"]
         return inputs
 

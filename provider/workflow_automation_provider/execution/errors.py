@@ -80,6 +80,7 @@ def task_error(
 
     if starts_again:
         retried = (*retried, OutcomeUnknownError)
+
     is_retried = _is_left_to_airflow(error, retried)
 
     # The error that tells of a run: if this try started nothing, that of an earlier one may.
@@ -102,6 +103,7 @@ def task_error(
         lines.insert(0, "If Airflow retries the task, that may start a second run.")
     if name:
         lines.append("Clearing the task starts all its other runs again.")
+
     return _with_advice(error, is_retried, of_run.accepted, consequence, lines)
 
 
@@ -259,6 +261,7 @@ def quoted(text: str) -> str:
         return ""
     if "\n" not in whole:
         return f" {whole.strip()}"
+
     return "\n" + textwrap.indent(whole, "    ")
 
 

@@ -82,6 +82,7 @@ class FlowRetryPolicy(RetryPolicy):
             decision = RetryDecision.reschedule(
                 delay, max_reschedules=MAX_RESCHEDULES, reason=_BUSY
             )
+
         return decision
 
 
@@ -118,6 +119,7 @@ class SendRetrier:
         retryable: tuple[type[WorkflowAutomationError], ...] = (BusyError, NotSentError)
         if retry_unknown:
             retryable = (BusyError, NotSentError, OutcomeUnknownError)
+
         began = time.monotonic()
         attempt, asked = 0, 0.0
         while True:
@@ -131,6 +133,7 @@ class SendRetrier:
                     self.log_tries(attempt, took)
                 if wait is None or not self._waits(error, wait):
                     raise
+
                 asked += not_counted(error.retry_after)
 
     def wait_after(self, error: WorkflowAutomationError, attempt: int, left: float) -> float | None:
@@ -147,6 +150,7 @@ class SendRetrier:
         free = not_counted(asked)
         if left < max(_MIN_LEFT, asked - free):
             return None
+
         return min(wait, left + free)
 
     def _waits(self, error: WorkflowAutomationError, seconds: float) -> bool:
@@ -157,6 +161,7 @@ class SendRetrier:
         if self.is_ended():
             self.log.warning("Airflow ended the task: nothing more is sent.")
             return False
+
         return True
 
     def log_wait(self, error: WorkflowAutomationError, seconds: float) -> None:

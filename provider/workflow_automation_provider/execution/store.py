@@ -120,6 +120,7 @@ class TaskRecord:
             from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
             retention = NEVER_EXPIRE
+
         self._store.set(key, {**entry}, retention=retention)
 
     def find(self, key: str) -> dict[str, Any] | None:
@@ -167,6 +168,7 @@ class TaskRecord:
             is_first_use = _used[0] is not self._ti
             if is_first_use:
                 _used = (self._ti, set())
+
             if is_first_use and not self.outlives_try:
                 _log.warning(
                     "Task state does not persist across tries before Airflow 3.3: a retry may "
@@ -177,6 +179,7 @@ class TaskRecord:
                 what = "The operator was already executed in this try of the task."
                 if self.name:
                     what = f"The name {self.name!r} was already used in this try of the task."
+
                 raise InvalidRequestError(
                     what,
                     consequence="Nothing was sent for its second use.",
@@ -185,4 +188,5 @@ class TaskRecord:
                         "every try."
                     ),
                 )
+
             _used[1].add(entries)

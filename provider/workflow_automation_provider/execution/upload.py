@@ -160,6 +160,7 @@ class Uploader:
     def _upload(self, run_id: str, flow_id: str | None) -> UploadResult:
         if not self.elements:
             self.elements = resolve(self._files)
+
         requests = self._requests(run_id, flow_id)
         self._log.info(
             "Uploading %s of %s for run %s: %s.",
@@ -224,6 +225,7 @@ class Uploader:
                     len(requests),
                     one_line(response),
                 )
+
         return responses
 
     def _confirmed(self, digest: str, count: int) -> tuple[int, list[str]]:
@@ -311,6 +313,7 @@ def _digest(target: list[Any], requests: Sequence[Request]) -> str:
         digest.update(f"\n{len(request.files)}".encode())
         for element in request.files:
             digest.update(b"\n" + _identity_of(element))
+
     return digest.hexdigest()
 
 
@@ -318,6 +321,7 @@ def _identity_of(element: File | bytes) -> bytes:
     """Return what identifies a file and its version; of a mapping, its JSON."""
     if not isinstance(element, File):
         return element
+
     # Not the media type that is guessed: it differs between machines.
     facts = [
         element.name,

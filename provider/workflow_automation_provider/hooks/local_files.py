@@ -61,6 +61,7 @@ def local_files(name: str, text: str) -> Iterator[File]:
         folder = (getattr(error, "filename", None) or text).rstrip("/")
         why = f"the folder {folder!r} cannot be listed: {reason(error, text)}"
         raise FileUnavailableError(f"{name}: {why}.") from None
+
     if not matches:
         raise FileUnavailableError(
             f"{name}: the glob {text!r} matches no file.", next_step=_hint(text)
@@ -93,6 +94,7 @@ def _file(path: str, below_root: str | None = None) -> File:
         raise InvalidRequestError(f"{path!r} is a directory: {advice}.")
     if not stat.S_ISREG(state.st_mode):
         raise InvalidRequestError(f"{path!r} is not a regular file.")
+
     return File(
         name=name_of(path),
         size=state.st_size,
@@ -172,6 +174,7 @@ def _search(glob: Glob) -> Iterator[str]:
             left = glob.after(rests, entry.name, is_link=entry.is_link)
             if () in left:
                 yield path
+
             left -= {()}
             if left and entry.may_be_folder:
                 waiting.append((f"{path}/", left))
@@ -205,6 +208,7 @@ def _entries(folder: str, parts: set[str]) -> list[_Entry]:
             with _nothing_if_absent():
                 os.lstat(f"{folder}{part}")
                 entries[part] = _Entry(part, is_link=False, may_be_folder=True)
+
     return sorted(entries.values())
 
 

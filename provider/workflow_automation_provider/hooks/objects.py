@@ -145,6 +145,7 @@ class Store:
             except Exception as error:  # object stores raise all kinds of exceptions
                 why = reason(error, file.location)
                 raise changed(file, f"could not be looked up ({why})") from None
+
             if fingerprint_of(info) != file.fingerprint():
                 raise changed(file, "changed")
 
@@ -170,7 +171,9 @@ class Store:
             # An empty object whose key ends in a slash is written to show a folder.
             if key.endswith("/") and info.get("size") == 0:
                 continue
+
             found.append(self._found(key, path, listing, info))
+
         return found
 
     def _found(self, key: str, path: str | None, listing: Glob, info: Info) -> Found:

@@ -34,6 +34,7 @@ def name_of(location: str) -> str:
         raise InvalidRequestError(
             f"{location!r} has a name that is not UTF-8: rename it."
         ) from None
+
     return name
 
 
@@ -104,6 +105,7 @@ class Glob:
         for rest in rests:
             if rest and self._matches_name(rest[0], name):
                 left.update(_after_first(rest, is_link=is_link))
+
         return frozenset(left)
 
     def matches(self, path: str) -> bool:

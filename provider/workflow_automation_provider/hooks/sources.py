@@ -56,6 +56,7 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
         raise InvalidRequestError(
             "files is empty: expected at least one path, glob, URL or mapping."
         )
+
     return elements
 
 
@@ -98,5 +99,6 @@ def _elements_of(name: str, source: FileSource, stores: dict[int, Store]) -> Ite
         return local_files(name, str(source))
     if scheme.strip().lower() in ("file", "local"):
         return local_files(name, getattr(source, "path", path))
+
     check_text(name, str(source))
     return stored_files(name, source, stores)

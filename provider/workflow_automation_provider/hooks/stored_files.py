@@ -52,6 +52,7 @@ def stored_files(
         scheme = str(source).partition("://")[0].strip().lower()
         if id(fs) not in stores:
             stores[id(fs)] = Store(fs, scheme)
+
         store = stores[id(fs)]
 
         is_prefix = str(source).endswith("/")
@@ -59,6 +60,7 @@ def stored_files(
             files = _all_found(store, path, is_prefix=is_prefix)
         else:
             files = _one_named(store, path, store.look_up(path))
+
     return _with_errors_of(name, source, files)
 
 
@@ -75,6 +77,7 @@ def _all_found(store: Store, path: str, *, is_prefix: bool) -> Iterator[File]:
             info = _once_old_enough(store, one.key, store.look_up(one.key)())
         else:
             info = one.info
+
         yield _stored_file(store, one.key, info, path=one.path, listing=one.listing)
 
 

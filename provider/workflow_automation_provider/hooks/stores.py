@@ -81,6 +81,7 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
 
         if not host.isprintable():
             raise ValueError("it has a control character before its path")
+
         # Without the key: from a whole URL, an object storage path drops a "?" or "#" at the end,
         # and tabs anywhere.
         fs, root = in_time(_file_system_at, f"{scheme}://{host}/")
@@ -94,6 +95,7 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
     except TypeError as error:  # an argument that only a connection gives
         if "@" in host:
             raise
+
         raise InvalidRequestError(
             f"{name}: {shown(url)} names no connection, which its store needs "
             f"({reason(error, url)}).",
@@ -102,6 +104,7 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
 
     if not key:
         return fs, root
+
     return fs, f"{root.rstrip('/')}/{key.rstrip('/')}"
 
 

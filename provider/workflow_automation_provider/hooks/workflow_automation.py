@@ -85,6 +85,7 @@ class WorkflowAutomationHook(BaseHook):
         # Only the secrets: Airflow masks a registered value wherever it occurs in a log.
         for secret in extra.secrets():
             mask_secret(secret)
+
         return extra
 
     def get_conn(self) -> FlowClient:
@@ -100,6 +101,7 @@ class WorkflowAutomationHook(BaseHook):
                     api_key=self.connection.password,
                     **vars(self.extra),
                 )
+
             client.redact_around(_CALLBACK_URL)
             self._client = client
 
@@ -139,6 +141,7 @@ class WorkflowAutomationHook(BaseHook):
         """
         with self._locating(flow_id):
             run = self.get_conn().trigger(self.prepare_trigger(inputs, flow_id))
+
         collect(self, run.flow_id)
         return run
 
@@ -232,6 +235,7 @@ class WorkflowAutomationHook(BaseHook):
         else:
             unchecked = "the path"
             no_key = " There is no API key: only triggering with a flow_id will work."
+
         message = (
             f"Not checked, as it takes a run: {unchecked}. The host responds: {found}.{no_key}"
         )
@@ -264,6 +268,7 @@ class WorkflowAutomationHook(BaseHook):
         key = (connection.password or "").strip() if connection else ""
         if not isinstance(flow, str) or (key and key in flow):
             return None
+
         return flow
 
     @contextmanager
@@ -288,6 +293,7 @@ class WorkflowAutomationHook(BaseHook):
                     "and set it and its date in the connection."
                 ),
             )
+
         if today >= expires_on - _WARN_BEFORE_EXPIRY:
             self.log.warning(
                 "The API key of connection %r expires on %s: create a new one before then.",
@@ -310,11 +316,13 @@ def _service_url(connection: Connection) -> str:
             "The connection's login is set, but not used: put the API key in the password field "
             "(in a URI after a colon: workflow-automation://:KEY@…)."
         )
+
     if not address:
         raise InvalidRequestError(
             "The connection's base URL (host) is empty: expected the service's URL, such as "
             "https://service.example/api (a URI begins with workflow-automation://, with a hyphen)."
         )
+
     if path.lower() in ("http", "https"):
         raise InvalidRequestError(
             f"The schema is {path!r}: begin the base URL (host) with {path.lower()}:// instead."
@@ -331,4 +339,5 @@ def _service_url(connection: Connection) -> str:
     address = f"{scheme}{separator}{host}{slash}{rest}"
     if not path:
         return address
+
     return f"{address.rstrip('/')}/{path.lstrip('/')}"

@@ -60,6 +60,7 @@ def write_whole(fs: Any, key: str, path: str) -> None:
     except BaseException:
         with contextlib.suppress(Exception):
             in_time(fs.rm_file, beside)
+
         raise
 
 

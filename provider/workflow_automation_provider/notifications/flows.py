@@ -140,4 +140,5 @@ class FlowNotifier(BaseNotifier):
             text = f"{type(error).__name__}{f': {error}' if is_shown else '.'}\n{code.consequence}"
             if flow is not None:
                 text = f"{text}\nFlow: {one_line(str(flow))}"
+
         self.log.error("FlowNotifier: %s", text)

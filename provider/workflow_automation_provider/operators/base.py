@@ -91,6 +91,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
                 "flow_id is None: pass an identifier, or leave it out for the flow of the "
                 "connection."
             )
+
         check_seconds("send_retry_timeout", send_retry_timeout, zero=True)
         # A template that renders to None must not be mistaken for an argument that was left out.
         self._is_flow_given = flow_id is not UNSET
@@ -139,6 +140,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
                         f"{self._inside_a_task}."
                     ),
                 )
+
             result = self._run_once(context, is_resumed=is_resumed)
         except WorkflowAutomationError as error:
             failed = self._failure(context, self.hook.located(error, self.flow_id))
@@ -149,6 +151,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
         except Exception:
             # The task has done its work, which must not be lost.
             self.log.warning("The task's asset events and lineage are incomplete.", exc_info=True)
+
         return result
 
     def _emit_events(self, context: Context, result: _Result) -> None:
@@ -161,6 +164,7 @@ class FlowOperator(BaseOperator, Generic[_Result]):
             for outlet in self.outlets:
                 if isinstance(outlet, Asset | AssetRef):
                     events[outlet].extra.update(done.extra)
+
         collect(self.hook, done.extra.get("flow_id"), read=done.read, written=done.written)
 
     @abc.abstractmethod

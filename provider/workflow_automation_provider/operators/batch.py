@@ -129,7 +129,9 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         except InvalidRequestError as error:
             with contextlib.suppress(Exception):  # the error mentions that it could not be read
                 record.read()
+
             raise with_results(error, record) from error.__cause__
+
         return starter.start()
 
     def _starter(self, record: BatchRecord, context: Context) -> BatchStarter:
@@ -173,6 +175,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         read: object = self.batch
         if isinstance(self.batch, Sequence) and not isinstance(self.batch, str):
             read = ()  # its items, which come from no file
+
         return TaskSummary(extra, read=read, written=extra.get("path", ()))
 
     def _rendered_output_path(self) -> str | None:
@@ -180,6 +183,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             raise InvalidRequestError(
                 f"output_path is {kind_of(self.output_path)}: expected a path or URL as text."
             )
+
         # A template that rendered to None must not be mistaken for an argument left out.
         if self._is_output_given or self.output_path is not None:
             check_path("output_path", self.output_path)
@@ -212,6 +216,7 @@ def _what_to_do(error: WorkflowAutomationError) -> str | None:
             "Let output_path name a file that this task can write.\n"
             "If Airflow does not retry the task, clear the task."
         )
+
     return None
 
 

@@ -150,13 +150,16 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             raise ValueError(
                 f"wait_for_completion is {self.wait_for_completion!r}: expected True or False."
             )
+
         if not isinstance(self.callback_input, str) or not self.callback_input.strip():
             raise ValueError(
                 f"callback_input is {self.callback_input!r}: expected the name of an input."
             )
+
         _check_timeout("completion_timeout", self.completion_timeout, days=365)
         if self.heartbeat_timeout is not None:
             _check_timeout("heartbeat_timeout", self.heartbeat_timeout, days=365)
+
         _check_timeout("claim_timeout", self.claim_timeout, days=1)  # it occupies a worker
         check_references(TriggerFlowOperator, self.inputs, self.files)
 
@@ -263,6 +266,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             retried.append(OutcomeUnknownError)
         if self.on_run_failed == "start_again":
             retried.append(RunFailedError)
+
         return task_error(
             error,
             context,

@@ -58,10 +58,12 @@ class FlowOutput(PlainXComArg):
         for number, part in enumerate(self.path):
             if isinstance(value, str):  # an index would return one of its characters
                 raise KeyError(self._missing(number, _why_without_fields(value)))
+
             try:
                 value = value[part]
             except (KeyError, IndexError, TypeError):
                 raise KeyError(self._missing(number)) from None
+
         return value
 
     def _missing(self, number: int, why: str = "") -> str:
@@ -76,6 +78,7 @@ def _why_without_fields(text: str) -> str:
     """Return why a text has no fields, and what to do if it is JSON."""
     if text.startswith("(withheld"):  # as all notes begin that replace a secret
         return f": it is {text}"
+
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -87,6 +90,7 @@ def _why_without_fields(text: str) -> str:
         kind = "a list"
     else:
         return ": it is text"
+
     return f": it is {kind} as JSON text. Let the flow's step send {kind}, not its text"
 
 
@@ -98,6 +102,7 @@ def check_key(operator: Operator, key: object) -> None:
             f"The output of task {operator.task_id} has no 'result' "
             "without wait_for_completion=True."
         )
+
     if key not in KEYS:
         raise ValueError(
             f"The output of task {operator.task_id} has no {key!r}; "

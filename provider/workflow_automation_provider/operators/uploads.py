@@ -81,8 +81,10 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
                     f"{name} is {limit!r}: expected a whole number of 1 or more, or None for no "
                     "limit."
                 )
+
         if file_format is not None:
             check_file_format(file_format)
+
         self.run_id = run_id
         self.files = files
         self.workflow_automation_conn_id = workflow_automation_conn_id
@@ -128,14 +130,17 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
                     "Map the upload: UploadFilesOperator.partial(…).expand(run_id=trigger.output)."
                 ),
             )
+
         if not isinstance(self.run_id, Mapping):
             return rendered("run_id", self.run_id), flow_id
+
         if self.run_id.get("run_id") is None:
             raise InvalidRequestError(
                 "run_id is the result of a trigger that has no run_id: the service's response had "
                 "none.",
                 next_step="Find the run in the workflow's list of runs.",
             )
+
         return rendered("run_id", self.run_id["run_id"]), flow_id or self.run_id.get("flow_id")
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:

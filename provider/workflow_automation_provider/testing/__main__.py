@@ -58,6 +58,7 @@ def _serve(options: argparse.Namespace) -> int:
         signal.sigwait(_STOP)
     finally:
         service.stop()
+
     return 0
 
 
@@ -134,9 +135,11 @@ def _make_service(options: argparse.Namespace) -> LocalService:
             scripted = json.loads(text)
         except ValueError as error:
             raise ValueError(f"--callback number {number} is not JSON: {error}") from None
+
         if not isinstance(scripted, dict):
             raise ValueError(f"--callback number {number} is not a JSON object of options")
         service.callbacks.add(**scripted)
+
     return service
 
 
@@ -150,6 +153,7 @@ def _make_keys(given: Sequence[str]) -> list[Key]:
         if not value:
             raise ValueError(f"--key number {number} has no value; expected VALUE or VALUE:FLOW_ID")
         keys.append(Key(value, flow_id or DEMO_FLOW_ID, name=f"key {number}"))
+
     return keys
 
 

@@ -139,6 +139,7 @@ class Callback:
             shown["token"] = WITHHELD
         if self.then:
             shown["then"] = [_without_token(call) for call in self.then]
+
         return shown
 
     def first_steps(self, run: Run, run_link: str) -> list[dict[str, Any]]:
@@ -166,6 +167,7 @@ class Callback:
         """Return the calls of one run that report its end, in order."""
         if self.status is None:
             return []
+
         names = ("status", "result", "message", "body", "delay", "token")
         first = {name: getattr(self, name) for name in names}
         calls = [first]
@@ -176,6 +178,7 @@ class Callback:
             if not repeats_report:
                 call["body"] = further.get("body")
             calls.append(call)
+
         return calls
 
     def _named(self, run: Run) -> dict[str, Any]:
@@ -196,6 +199,7 @@ class Callback:
         result = call["result"]
         if callable(result):
             result = result(run)
+
         report = {"status": call["status"], "result": result, "message": call["message"]}
         report |= self._named(run)
         return {name: value for name, value in report.items() if value is not None}

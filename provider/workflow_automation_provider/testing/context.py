@@ -108,4 +108,5 @@ def make_context(
         store = StateStore() if has_state_store() else None
     if store is not None:
         context["task_state_store"] = store
+
     return context | more

@@ -223,4 +223,5 @@ class Journal:
             except (ValueError, TypeError, AttributeError, KeyError) as error:
                 text = f"{self.path} is not a journal: line {number} is no event of it"
                 raise JournalError(text) from error
+
         return records

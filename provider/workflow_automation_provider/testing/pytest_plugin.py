@@ -176,6 +176,7 @@ def workflow_automation_callback_base_url(
         callbacks.endpoint = endpoint.url
         callbacks.missing.clear()
         yield endpoint.url
+
     if callbacks.missing:
         pytest.fail(callbacks.missing[0], pytrace=False)
 
@@ -196,6 +197,7 @@ def workflow_automation_context() -> MakeContext:
             raise ValueError(
                 f"Task {task.task_id} waits for the end of its run: test it with dag.test()."
             )
+
         if try_number == 1:
             stores.pop(task.task_id, None)
         store = None
@@ -212,6 +214,7 @@ def _check_connection(conn_id: str, host: str) -> None:
     # pytest_configure().
     if "airflow" not in sys.modules:
         return
+
     sdk = importlib.import_module("airflow.providers.common.compat.sdk")
     if sdk.BaseHook.get_connection(conn_id).host != host:
         pytest.fail(

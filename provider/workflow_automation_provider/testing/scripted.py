@@ -44,6 +44,7 @@ def check_types(owner: Any, values: Mapping[str, Any], secret: Collection[str] =
     for name, hint in _hints(owner).items():
         if name not in values:
             continue
+
         try:
             _adapter(hint).validate_python(values[name])
         except ValidationError as error:
@@ -172,4 +173,5 @@ class Queue(Generic[ScriptedT]):
             if scripted.remaining is not None:
                 scripted.remaining -= 1
             return scripted
+
         return None

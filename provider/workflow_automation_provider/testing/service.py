@@ -76,6 +76,7 @@ class _Server:
         """
         if self._running is not None:
             raise RuntimeError("It is running already: stop it before starting it again")
+
         try:
             from workflow_automation_provider.testing._server.server import BackgroundServer, listen
         except ModuleNotFoundError as error:
@@ -89,6 +90,7 @@ class _Server:
             server = BackgroundServer(app, sock, stopping, *self._certificate)
             server.start()
             self._undo = undo.pop_all()
+
         self._running = server
 
     def _make_app(self, stopping: asyncio.Event, undo: contextlib.ExitStack) -> ASGIApp:
@@ -162,6 +164,7 @@ class LocalService(_Server):
             raise ValueError(
                 "Two keys of one flow have the same name: use a different name for each"
             )
+
         if keyfile is not None and certfile is None:
             raise ValueError("keyfile needs a certfile: pass the certificate as well")
 
@@ -175,6 +178,7 @@ class LocalService(_Server):
             directory = tempfile.mkdtemp(prefix="workflow-automation-")
             weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
             journal = Path(directory) / "journal.jsonl"
+
         self.journal = Journal(journal)
 
     @property
@@ -216,9 +220,11 @@ class LocalService(_Server):
         if key is not None:
             connection["password"] = key.value
             extras["flow_id"] = key.flow_id
+
         url = urlsplit(self.url)
         if url.scheme == "http" and not _is_loopback(url.hostname or ""):
             extras["allow_http"] = True
+
         connection["extra"] = extras | dict(extra or {})
         return connection
 

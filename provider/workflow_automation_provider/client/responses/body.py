@@ -61,6 +61,7 @@ def decompressed(response: Response) -> Response:
         if len(decoded) > RESPONSE_LIMIT:
             return response._replace(error=too_large())
         return response._replace(body=decoded)
+
     return response
 
 
@@ -84,7 +85,9 @@ def _decompress(body: bytes, wbits: int) -> bytes | None:
             break
         if not decoder.eof:
             return None
+
         body = decoder.unused_data
+
     return decoded
 
 
@@ -140,6 +143,7 @@ def may_name_a_run(response: Response) -> bool:
         document = parse_json(response.body)
     except (ValueError, RecursionError):
         return b"run_id" in response.body
+
     return isinstance(document, dict) and document.get("run_id") is not None
 
 
@@ -185,6 +189,7 @@ def own_words(response: Response, redact: Redactor) -> str:
         return "(not shown: it is neither JSON nor plain text)"
     if isinstance(document, str):
         return redact.text(document)
+
     return redact.text(text.strip())
 
 

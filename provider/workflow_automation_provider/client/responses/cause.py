@@ -66,11 +66,13 @@ def hint_for(error: Exception, progress: SendProgress, via: str) -> str:
         return _CA_BUNDLE
     if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
         return _NO_TLS
+
     if via:
         return (
             "Check that the service is up, the proxy, and the connection's base URL. "
             "If the service is reached without a proxy, set the connection's proxy to none."
         )
+
     return "Check that the service is up, and the connection's base URL."
 
 

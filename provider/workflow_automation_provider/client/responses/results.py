@@ -42,6 +42,7 @@ def read_run(
     row = row_of(response, request, run, busy_statuses)
     if run is None or row.outcome is not None:
         raise error_of(row, response, request, redact, why)
+
     return run
 
 
@@ -61,6 +62,7 @@ def read_upload(
     row = row_of(response, request, None, busy_statuses)
     if row.outcome is not None:
         raise error_of(row, response, request, redact)
+
     return redact.text(storable_text(own_words(response, redact)))
 
 
@@ -127,6 +129,7 @@ def _run_id(value: object, redact: Redactor) -> str:
         raise ValueError("its run_id is neither text that a database can store nor a whole number")
     if redact.has_key(text):
         raise ValueError("its run_id contained the API key")
+
     return text
 
 
@@ -151,6 +154,7 @@ def _without_identity(document: object, run_id: str | None, run_link: str | None
         del rest["run_id"]
     if run_link is not None:
         del rest["run_link"]
+
     return rest
 
 

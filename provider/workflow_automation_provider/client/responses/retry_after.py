@@ -49,6 +49,7 @@ def retry_after(value: str, date: str = "") -> float | None:
         when = _time_of(value)
         if when is None:
             return None
+
         wait = when.timestamp() - now
 
     return min(max(wait, 0.0), MAX_TIMEOUT)
@@ -76,4 +77,5 @@ def _time_of(text: str) -> datetime | None:
             if when.tzinfo is None:
                 when = when.replace(tzinfo=UTC)
             return when
+
     return None

@@ -77,6 +77,7 @@ class FailureStreak:
         with self._lock:
             self._length += 1
             length = self._length
+
         if is_forbidden:
             is_too_long = length >= min(self._max_concurrency + 1, total)
             return error if is_too_long else None
@@ -84,4 +85,5 @@ class FailureStreak:
             return OutcomeUnknownError(
                 f"{length} requests in a row had no usable response. The last one: {error.reason}"
             )
+
         return None

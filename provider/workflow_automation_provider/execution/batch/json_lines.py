@@ -83,6 +83,7 @@ def numbered_lines(path: _Path) -> Generator[tuple[int, bytes], None, None]:
             if is_first:
                 _check_format(path, content)
                 is_first = False
+
             yield number, content
 
 
@@ -112,6 +113,7 @@ def parse_line(line: bytes) -> Mapping[str, Any]:
         kind = "a number" if is_number else kind_of(value)
         column = len(text) - len(start) + 1
         raise LineError(f"is {kind}: expected an object of input names and values.", column)
+
     return value
 
 
@@ -135,6 +137,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = Counter(name for name, _ in pairs)
         [(name, _)] = names.most_common(1)
         raise LineError(f"has {name!r:.60} twice: expected each name once.")
+
     return members
 
 
@@ -155,10 +158,12 @@ def _lines(path: _Path) -> Generator[bytes, None, None]:
             if is_first:
                 _check_encoding(path, piece)
                 is_first = False
+
             *lines, rest = (rest + piece).split(b"\n")
             yield from lines
             if len(rest) > MAX_LINE:
                 break
+
         yield rest
     except InvalidRequestError:
         raise
@@ -168,6 +173,7 @@ def _lines(path: _Path) -> Generator[bytes, None, None]:
                 f"batch is {shown_path(path)}, a pattern: expected the path or URL of one file.",
                 next_step="Write all items to one file, or map the task over the files.",
             ) from None
+
         why = reason(error, as_url(path))
         raise FileUnavailableError(
             f"batch is {shown_path(path)}, which cannot be read: {why}."
@@ -185,6 +191,7 @@ def _check_encoding(path: _Path, beginning: bytes) -> None:
         if beginning.startswith(signature):
             looks_like = name
             break
+
     if not looks_like and b"\0" in beginning[:2]:
         looks_like = "UTF-16"
 
@@ -224,4 +231,5 @@ def _other_format(path: _Path, first_line: bytes) -> str:
     has_delimiter = re.search(rb"[,;\t]", first_line)
     if is_named_so or has_delimiter:
         return "CSV"
+
     return ""

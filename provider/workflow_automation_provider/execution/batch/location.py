@@ -65,6 +65,7 @@ def locate(argument: str, path: str | os.PathLike[str] | ObjectStoragePath) -> L
             "expected the object itself.",
             next_step="Copy the version to an object of its own.",
         )
+
     # An object storage path may have a connection of its own.
     source = path if isinstance(path, ObjectStoragePath) else str(path)
     fs, key = stored_at(argument, source)
@@ -79,6 +80,7 @@ def _locate_local(argument: str, path: object, name: str) -> Location:
         raise InvalidRequestError(
             f"{argument} is {shown_path(path)}, a pipe or a device: expected a regular file."
         )
+
     # Not Airflow's, which looks through all providers first.
     return Location(LocalFileSystem(), real)
 

@@ -53,6 +53,7 @@ class OutputFile:
         """
         if self.path.endswith("/"):
             raise InvalidRequestError(f"{self._subject}, a folder: expected a file.")
+
         try:
             location = locate("output_path", self.path)
             self._check_location(location, source)
@@ -61,6 +62,7 @@ class OutputFile:
             raise
         except Exception as error:  # object stores raise all kinds of exceptions
             raise self._unavailable(error) from None
+
         self.is_checked = True
 
     def write(self, items: Iterable[Mapping[str, Any]]) -> None:
@@ -77,6 +79,7 @@ class OutputFile:
                 write_whole(location.fs, location.key, file.name)
         except Exception as error:  # object stores raise all kinds of exceptions
             raise self._unavailable(error) from None
+
         self.is_written = True
 
     def _check_location(self, location: Location, source: BatchSource) -> None:
@@ -84,6 +87,7 @@ class OutputFile:
             raise InvalidRequestError(
                 f"{self._subject}, the file of the batch: expected another file."
             )
+
         is_bucket = location.bucket != "" and location.key.strip("/") == location.bucket
         if is_bucket:
             raise InvalidRequestError(

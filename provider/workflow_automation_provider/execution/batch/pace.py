@@ -97,7 +97,9 @@ class Pace:
                     if seconds_left <= 0:
                         self._not_before = self._after_a_request(now)
                         return self._period
+
                 self._retrier.sleep(min(seconds_left, _POLL_INTERVAL))
+
         raise NotSentError("The batch was stopped.")
 
     def _after_a_request(self, now: float) -> float:
@@ -125,6 +127,7 @@ class Pace:
             wait = self._next_wait(error, waited)
             self._not_before = time.monotonic() + max(wait, self._interval)
             self._period += 1
+
         self._retrier.log_wait(error, wait)
         return max(wait - asked, 0.0)
 
@@ -137,6 +140,7 @@ class Pace:
         now = time.monotonic()
         if self._busy is None:
             self._busy = _BusyTime(began=now)
+
         busy = self._busy
         busy.responses += 1
 
@@ -146,6 +150,7 @@ class Pace:
         if wait is None:
             self._retrier.log_tries(busy.responses, took)
             raise error
+
         busy.asked += not_counted(error.retry_after)
         return wait
 

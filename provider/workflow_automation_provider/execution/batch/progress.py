@@ -56,6 +56,7 @@ class Progress:
         left = ""
         if rate and remaining:
             left = f", {remaining / rate:.0f} s left"
+
         self._log.info(f"{counts_text(counts)} {rate:.1f} per second{left}.")
 
         try:

@@ -94,7 +94,9 @@ class BatchRecord(TaskRecord):
                 self._take(entry)
             else:
                 self.was_cleared = True
+
             entry = self.find(_key(self._number_of_entries))
+
         self._is_read = True
 
     def _take(self, entry: Mapping[str, Any]) -> None:
@@ -137,6 +139,7 @@ class BatchRecord(TaskRecord):
         *full, last = self._parts(results)
         for part in full:
             self._write_entry((), part, in_flight)
+
         if opened or last:
             self._write_entry(opened, last, in_flight)
 
@@ -151,8 +154,10 @@ class BatchRecord(TaskRecord):
             if parts[-1] and size + length > _MAX_ENTRY_BYTES:
                 parts.append({})
                 size = 0
+
             parts[-1][str(index)] = fields
             size += length
+
         return parts
 
     def _write_entry(
@@ -240,6 +245,7 @@ class BatchRecord(TaskRecord):
                 raise _changed_meanwhile(item.label)
             if self.must_send(item):
                 yield item
+
         if number != self.results.total:
             raise _changed_meanwhile(source.label_of(number))
 

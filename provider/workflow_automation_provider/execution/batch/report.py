@@ -47,6 +47,7 @@ def with_results(
     look = ""
     if is_in_doubt:
         look = "Look in the workflow's list of runs."
+
     lines = [_table(record.results), error.next_step, look, where_runs_are(record, output_path)]
     return error.with_facts(
         accepted=_accepted(error, record),
@@ -81,6 +82,7 @@ def _consequence(error: WorkflowAutomationError, record: BatchRecord) -> str:
         consequence += (
             "\nEarlier tries may have started runs: what they recorded could not be read."
         )
+
     return consequence
 
 
@@ -88,6 +90,7 @@ def where_runs_are(record: BatchRecord, output_path: str | None = None) -> str:
     """Return a line that says where the runs are, empty if there are none."""
     if output_path:
         return f"The result of each item is in {without_credentials(output_path)}."
+
     if record.is_unread:
         return (
             "The runs of earlier tries are in the task's state store "
@@ -99,9 +102,11 @@ def where_runs_are(record: BatchRecord, output_path: str | None = None) -> str:
         return ""
     if not record.outlives_try:
         return "The log names the runs."
+
     keys = record.first_key
     if record.last_key != record.first_key:
         keys = f"{record.first_key} to {record.last_key}"
+
     return f"The runs are in the task's state store ({keys}), or else in the log."
 
 
@@ -125,6 +130,7 @@ def worst_result(results: Results, *, fails_if_rejected: bool) -> WorkflowAutoma
     if rejected and fails_if_rejected:
         items = "1 item" if rejected == 1 else f"{rejected} items"
         return RejectedError(f"The service rejected {items}.")
+
     return None
 
 
@@ -161,11 +167,14 @@ def _table(results: Results) -> str:
     for item in results.in_order():
         if item["status"] in ("started", "not started"):
             continue
+
         number += 1
         if number <= _MAX_ROWS:
             rows.append(_row(results.name_of(item["index"]), item))
+
     if number > _MAX_ROWS:
         rows.append(f"… and {number - _MAX_ROWS} more.")
+
     return "\n".join(rows)
 
 

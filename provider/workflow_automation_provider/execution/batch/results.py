@@ -158,6 +158,7 @@ class Results:
         if status == "rejected":
             both = f"{earlier['why']} Later rejected: {why}"
             earlier["why"] = OutcomeUnknownError(both).reason  # in one line, and cut
+
         return earlier
 
 
@@ -168,9 +169,11 @@ def started(index: int, run: Run) -> BatchItem:
         item["run_id"] = run.run_id
     if run.run_link is not None:
         item["run_link"] = run.run_link
+
     if run.run_id is None and run.response is not None:
         item["response"] = run.response
         length = len(json.dumps(run.response))
         if length > _MAX_RESPONSE:
             item["response"] = f"(not kept: it has {length} characters, see the log)"
+
     return item

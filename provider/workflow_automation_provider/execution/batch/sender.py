@@ -89,6 +89,7 @@ class BatchSender:
         with self._hook.get_conn().keep_connections(known_runs):
             for thread in threads:
                 thread.start()
+
             try:
                 yield
             finally:
@@ -138,6 +139,7 @@ class BatchSender:
             failure = _as_known(error)
             self._note_failure(failure)
             return self._results.without_run(job.index, status_of(failure), failure.reason)
+
         self._streak.end()
         return result
 

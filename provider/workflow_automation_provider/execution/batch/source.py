@@ -126,9 +126,12 @@ class BatchSource:
                     wrong.append(error)
                     if len(wrong) == _MAX_WRONG:
                         break
+
                     continue
+
                 if not wrong:
                     yield item
+
         if wrong:
             raise _all_of(wrong)
 
@@ -141,11 +144,13 @@ class BatchSource:
         """
         if not self._is_file:
             return f"batch[{index}]"
+
         where = ""
         if line is not None:
             where = f"line {line} "
         if column is not None:
             where = f"line {line}, column {column} "
+
         return f"batch[{index}] ({where}of {shown_path(self._batch)})"
 
     def is_at(self, location: Location) -> bool:
@@ -176,6 +181,7 @@ class BatchSource:
             raise InvalidRequestError(
                 f"{label} is {kind_of(inputs)}: expected an object of input names and values."
             )
+
         return self._item(index, label, inputs, encode(label, inputs))
 
     def _item_of_line(self, index: int, number: int, line: bytes) -> Item:
@@ -218,15 +224,18 @@ class BatchSource:
                 f"{label} has {kind_of(inputs[self.key])} as {self.key!r}, which is the key: "
                 "expected text or a number."
             )
+
         if not value.strip():
             raise InvalidRequestError(
                 f"{label} has an empty text as {self.key!r}, which is the key: give each item one."
             )
+
         if len(value) > MAX_KEY:
             raise InvalidRequestError(
                 f"{label} has {len(value)} characters as {self.key!r}, which is the key: "
                 f"expected at most {MAX_KEY}."
             )
+
         return one_line(self._redact(value))
 
 

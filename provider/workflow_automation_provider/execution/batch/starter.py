@@ -144,6 +144,7 @@ class BatchStarter:
         except BaseException:
             if not self._is_continued:
                 self._write_output(is_retried=False)
+
             counts = counts_text(self._results.counts)
             self._log.warning("%s %s", counts, where_runs_are(self._record, self._written_output))
             raise
@@ -167,6 +168,7 @@ class BatchStarter:
         self._record.read()
         if self._source.key is not None:
             self._hook.get_conn()  # each key is searched for secrets
+
         number_to_send = self._record.check(self._source)
         self._progress.begin()
 
@@ -177,6 +179,7 @@ class BatchStarter:
             self._log.warning(
                 "The task has been cleared since an earlier try: starting all items again."
             )
+
         return number_to_send
 
     # Open and record ------------------------------------------------------------------------------
@@ -194,6 +197,7 @@ class BatchStarter:
         }
         if self._output:
             target["output_path"] = without_credentials(self._output.path)
+
         self._record.target = target
         threads = min(self._max_concurrency, number)
         self._log_start(number, threads, template.flow_id)
@@ -249,10 +253,12 @@ class BatchStarter:
                 is_full = len(opened) == room or size >= _MAX_CHUNK_BYTES / 2
                 if is_full:
                     break
+
                 item = next(items, None)
                 if item is None:
                     self._are_all_opened = True
                     break
+
                 opened.append(item)
                 size += len(item.inputs)
         except WorkflowAutomationError as error:
@@ -261,6 +267,7 @@ class BatchStarter:
         # A thread may have stopped the batch meanwhile.
         if self._sender.stopped_by:
             return []
+
         return opened
 
     def _record_and_open(self, opened: list[Item]) -> None:
@@ -277,6 +284,7 @@ class BatchStarter:
         self._record.write(opened, results, in_flight=others)
         if not self._record.outlives_try:
             log_runs(self._log, self._results, results)
+
         self._in_flight.remove(results)
         self._sender.send(jobs)
 
@@ -310,6 +318,7 @@ class BatchStarter:
         until = float("inf")
         if not isinstance(error, Exception):
             until = time.monotonic() + _MAX_LAST_RESPONSES
+
         while self._in_flight.has_requests_under_way() and time.monotonic() < until:
             time.sleep(_POLL_INTERVAL)
 
@@ -337,6 +346,7 @@ class BatchStarter:
             else:
                 why = "The batch was interrupted."
                 job.result = self._results.without_run(job.index, "not started", why)
+
         return names
 
     def _record_last(self, results: list[BatchItem]) -> bool:
@@ -349,6 +359,7 @@ class BatchStarter:
         except Exception:
             self._log.warning("The last results could not be recorded. They follow.")
             return False
+
         return self._record.outlives_try
 
     def _interrupted(self, error: BaseException) -> WorkflowAutomationError:
@@ -384,11 +395,13 @@ class BatchStarter:
             # A retry starts nothing again, and writes the file.
             failure = self._write_output(is_retried=error is None and self._is_continued)
             error = error or failure
+
         if error:
             raise error
 
         if self._output:
             return {"path": self._output.path, **self._results.counts}
+
         return list(self._items())
 
     @property
@@ -412,15 +425,18 @@ class BatchStarter:
         """
         if self._output is None or not self._output.is_checked:
             return None
+
         try:
             self._output.write(self._items())
         except OutputUnavailableError as failure:
             if is_retried:
                 return failure
+
             self._log.exception("The output file could not be written. Its runs follow.")
             log_runs(self._log, self._results, self._results.in_order())
             what = "The output file could not be written. The log names the runs."
             return WorkflowAutomationError(what, code=Code.FILE)
+
         return None
 
     def _items(self) -> Iterator[BatchItem]:

@@ -82,6 +82,7 @@ class Api:
             if not await exchange.pause(fault.seconds or 0):
                 await exchange.drop()
                 return
+
             # Another request may have used up the key's runs meanwhile, or taken the run's ID.
             verdict = _judge(call, self._state)
 
@@ -91,6 +92,7 @@ class Api:
             return
         if fault.kind == "stale":
             exchange.connection.on_unread = self._closed_unread
+
         await send_faulty(fault, response, exchange)
 
     def _settle(
@@ -110,6 +112,7 @@ class Api:
         response = self._usual_response(verdict)
         if fault is not None:
             response = faulty_response(fault, call, response)
+
         request = self._request(call, fault=fault, status=response.status_code)
         if isinstance(verdict, HTTPException):
             self._state.add(request)
@@ -122,8 +125,10 @@ class Api:
             return self._settle(
                 call, HTTPException(400, "the body is nested too deeply"), fault=None
             )
+
         if isinstance(verdict, Run):
             self._sender.begin(verdict, call.body.fields["inputs"])
+
         return response
 
     def _usual_response(self, verdict: Run | Upload | HTTPException) -> Response:
@@ -172,6 +177,7 @@ class Api:
     ) -> Request:
         if fault is not None and not fault.responds:
             status, outcome = None, "no response"
+
         return Request(
             method=call.method,
             path=call.path,
@@ -223,6 +229,7 @@ def _judge(call: Call, state: State) -> Run | Upload | HTTPException:
             raise HTTPException(415, "the Content-Type must be application/json")
         if call.operation == "upload":
             return _judge_upload(call, state)
+
         return _judge_trigger(call, state)
     except HTTPException as rejection:
         return rejection
@@ -239,6 +246,7 @@ def _judge_trigger(call: Call, state: State) -> Run:
     inputs = _exactly(call, inputs=dict)["inputs"]
     if key and state.exhausted(key):
         raise HTTPException(403, "the key has started its maximum number of runs")
+
     return Run(
         run_id=state.next_run_id(),
         flow_id=key.flow_id if key else call.path_flow_id or "",
@@ -257,6 +265,7 @@ def _judge_upload(call: Call, state: State) -> Upload:
         fields = _exactly(call, flow_id=str, run_id=str, files=list)
         if fields["flow_id"] != key.flow_id:
             raise HTTPException(403, "the key belongs to another flow")
+
         run = state.runs.get(fields["run_id"])
         if run is None:
             raise HTTPException(404, "no such run")

@@ -70,6 +70,7 @@ class Guard:
         match = _HOST.fullmatch(host)
         if match is None:
             return False
+
         name = _plain(match[1].strip("[]"))
         if name in self._known:
             return True
@@ -78,6 +79,7 @@ class Guard:
             address = ipaddress.ip_address(name)
         except ValueError:
             return False
+
         # A service that listens on every address may be reached by any; and no page can redirect an
         # address.
         return address.is_loopback or self._everywhere
@@ -163,6 +165,7 @@ async def _add(queue: Faults | Callbacks, request: Request) -> Response:
             "Content-Type must be application/json: add the header 'Content-Type: application/json'"
         )
         return json_response(415, {"error": hint})
+
     try:
         options = json.loads(await request.body())
         if not isinstance(options, dict):

@@ -70,6 +70,7 @@ class CallbackSender:
             url = callback.url_in(inputs)
         else:
             callback, url = self._missing(run, inputs)
+
         if callback is None or url is None:
             return
 
@@ -89,6 +90,7 @@ class CallbackSender:
                 message = self._describe_missing(run, name)
                 self._callbacks.missing.append(message)
                 return Callback("failed", message=message), url
+
         return None, None
 
     def _describe_missing(self, run: Run, url_input: str) -> str:
@@ -107,11 +109,13 @@ class CallbackSender:
         for call in callback.first_steps(run, self._state.run_link(run.run_id)):
             if await self._send(callback, call, run, url) != 200 and callback.obeys:
                 return
+
         if callback.started is not None:
             self._state.add(Work(run.run_id, run.flow_id, run.inputs, now()))
         for call in callback.progress_calls(run):
             if await self._send(callback, call, run, url) == 404 and callback.obeys:
                 return
+
         for call in callback.ends():
             await self._send(callback, call, run, url)
 
@@ -134,6 +138,7 @@ class CallbackSender:
             query = parse_qs(urlsplit(own).query)
             tokens = [*query.get("token", []), *query.get("X-Amz-Signature", []), call["token"]]
             self._record(run, url, sending, secrets=[token for token in tokens if token])
+
         return sending.last.status
 
     def _record(self, run: Run, url: str, sending: _Sending, secrets: list[str]) -> None:
@@ -141,6 +146,7 @@ class CallbackSender:
         response = sending.last.response
         for secret in secrets:
             response = response.replace(secret, WITHHELD)
+
         self._state.add(
             SentCallback(
                 run_id=run.run_id,
@@ -201,9 +207,11 @@ async def _attempt(url: str, content: bytes) -> _Attempt:
     """Send a call once, or write it to a mailbox."""
     if is_file(url):
         return await _in_thread(lambda: _written(url, content))
+
     method, headers = "POST", _HEADERS
     if is_presigned(url):
         method, headers = "PUT", {**_HEADERS, "If-None-Match": "*"}
+
     timeout = httpx.Timeout(_TIMEOUT).as_dict()
     status = None
     body = b""
@@ -221,6 +229,7 @@ async def _attempt(url: str, content: bytes) -> _Attempt:
                 body += part
                 if len(body) > _MAX_RESPONSE:
                     break
+
             await response.aclose()
     except Exception as error:
         # Without its text, which may quote the URL.
@@ -232,6 +241,7 @@ async def _attempt(url: str, content: bytes) -> _Attempt:
         seconds = response.headers.get("retry-after", "")
         is_number = seconds.isascii() and seconds.isdecimal()
         wait = float(seconds) if is_number else 0.0
+
     return _Attempt(status=status, response=body.decode("utf-8", errors="replace"), wait=wait)
 
 
@@ -249,6 +259,7 @@ def _written(url: str, content: bytes) -> _Attempt:
         return _Attempt(error=type(error).__name__)
     finally:
         whole.unlink(missing_ok=True)
+
     return _Attempt(status=200)
 
 

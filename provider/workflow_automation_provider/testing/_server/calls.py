@@ -56,13 +56,16 @@ class Body:
         """
         if self.data is None:
             raise HTTPException(413, "the body is too large for the local service")
+
         try:
             # Decoded here because json.loads also accepts UTF-16 and UTF-32.
             value = json.loads(self.data.decode("utf-8"), parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
             raise HTTPException(400, "the body is not JSON") from error
+
         if not isinstance(value, dict):
             raise HTTPException(400, "the body is not a JSON object")
+
         return value
 
 
@@ -79,6 +82,7 @@ async def receive_body(receive: Receive) -> Body:
         message = await receive()
         if message["type"] == "http.disconnect":
             return Body(size, "", None, is_whole=False)
+
         chunk: bytes = message.get("body", b"")
         digest.update(chunk)
         size += len(chunk)
@@ -87,6 +91,7 @@ async def receive_body(receive: Receive) -> Body:
             kept += chunk
         else:
             kept.clear()
+
         if not message.get("more_body", False):
             return Body(size, digest.hexdigest(), bytes(kept) if is_parsed else None)
 
@@ -171,6 +176,7 @@ def find_operation(raw_path: bytes) -> tuple[Operation | None, str | None]:
             flow_id = decode_segment(segment)
             if flow_id is not None:
                 return "trigger_by_path", flow_id
+
     return None, None
 
 

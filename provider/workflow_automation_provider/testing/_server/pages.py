@@ -61,6 +61,7 @@ async def run(journal: Journal, request: Request) -> Response:
     callbacks = [_callback(sent) for sent in journal.callbacks() if sent.run_id == run_id]
     if callbacks:
         body += f"<h2>Callbacks</h2>{''.join(callbacks)}"
+
     return _page(f"Run {run.run_id}", body + _ALL_RUNS)
 
 

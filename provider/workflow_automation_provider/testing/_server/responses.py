@@ -174,6 +174,7 @@ def faulty_response(fault: Fault, call: Call, usual: Response) -> Response:
         body = bytes(usual.body)
     else:
         body = encode_body({"error": f"the fault {fault.kind}"})
+
     return _response(status, body, headers)
 
 
@@ -216,6 +217,7 @@ async def _endless(limit: int, response: Response, exchange: Exchange) -> None:
         sent += len(_ENDLESS_PART)
         # Lets other requests run: sending alone may never yield.
         await exchange.pause(0)
+
     await exchange.drop()
 
 
@@ -229,4 +231,5 @@ def _echo(status: int, key_value: bytes, usual: bytes) -> Response:
         # response.
         accepted = json.loads(usual)
         body = accepted | body if isinstance(accepted, dict) else f"{accepted} {text}"
+
     return _response(status, json.dumps(body, ensure_ascii=False).encode(), {"x-echo": text})

@@ -109,11 +109,14 @@ class BackgroundServer:
         # uvicorn's own shutdown is slow, and waits for hanging requests.
         for listener in server.servers:
             listener.close()
+
         for connection in list(server.server_state.connections):
             connection.transport.abort()
+
         tasks = set(server.server_state.tasks)
         if tasks:
             await asyncio.wait(tasks, timeout=_LAST_TASKS)
+
         await _end_all_tasks()
 
 
@@ -128,6 +131,7 @@ def _load(config: uvicorn.Config, *files: str | os.PathLike[str] | None) -> None
     for file in files:
         if file:
             Path(file).open("rb").close()
+
     try:
         config.load()
     except ssl.SSLError as error:

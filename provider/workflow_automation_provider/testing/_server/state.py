@@ -52,6 +52,7 @@ class State:
             os.close(self._fd)
             if not isinstance(error, BlockingIOError):
                 raise
+
             raise JournalError(
                 f"Another service is writing the journal {journal.path}; stop it, or use another "
                 "file"
@@ -72,6 +73,7 @@ class State:
             raise OSError(
                 f"The journal {self.journal.path} could not be written; is the disk full?"
             )
+
         os.fsync(self._fd)
         self.runs |= {record.run_id: record for record in records if isinstance(record, Run)}
 
