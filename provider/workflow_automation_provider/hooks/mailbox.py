@@ -147,7 +147,9 @@ class _S3Mailbox:
 
         :raises InvalidRequestError: if there are no credentials, or they expire before that
         """
-        name = f"connection {self._conn_id}" if self._conn_id else "the environment"
+        name = "the environment"
+        if self._conn_id:
+            name = f"connection {self._conn_id}"
         if credentials is None:
             raise InvalidRequestError(
                 f"The mailbox needs credentials to sign with: {name} has none."
@@ -156,11 +158,13 @@ class _S3Mailbox:
         if credentials.get_frozen_credentials().token is None:
             return
 
+        why = "do not say when they expire"
         refresh_needed = getattr(credentials, "refresh_needed", None)
-        seconds = int((completion_timeout + MARGIN).total_seconds())
-        if refresh_needed and not refresh_needed(refresh_in=seconds):
-            return
-        why = "expire before that" if refresh_needed else "do not say when they expire"
+        if refresh_needed:
+            seconds = int((completion_timeout + MARGIN).total_seconds())
+            if not refresh_needed(refresh_in=seconds):
+                return
+            why = "expire before that"
         raise InvalidRequestError(
             f"The URL of a mailbox must be usable for completion_timeout ({completion_timeout}) "
             f"and {MARGIN}, but the temporary credentials of {name} {why}.",

@@ -14,6 +14,9 @@ A suspended task uses no worker, no triggerer and no pool slot. The scheduler's 
 continues it in the operator's ``execute_complete``; the endpoint wakes it by lowering its timeout.
 A look does what a retry does: it reads the record, and so needs nothing that the task was suspended
 with.
+
+Where the flow cannot reach Airflow, its last step writes to a mailbox (:mod:`~.mailbox`). The task
+is then deferred to a trigger, which looks for the object.
 """
 
 from __future__ import annotations

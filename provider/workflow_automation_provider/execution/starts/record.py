@@ -113,7 +113,8 @@ class StartRecord(TaskRecord):
     def _copy_mailbox(self, start: Start) -> None:
         """Record what the run has written to its mailbox, if anything."""
         assert start.token  # noqa: S101
-        end = self._read_end(start.mailbox, start.token) if self._read_end else None
+        assert self._read_end  # noqa: S101
+        end = self._read_end(start.mailbox, start.token)
         if end:
             key, entry = run_key(start.token), entry_of(RunReports(end=end))
             self.set(key, entry)
