@@ -2,7 +2,9 @@
 Wait for the end of a run, and use what the flow returned.
 
 The flow's last step sends an HTTP request to the URL in its input ``callback_url``. The task waits
-for it without a worker. Requires Airflow 3.3 or later.
+for it without a worker. Where the service cannot reach Airflow, the connection's
+``callback_base_url`` names a folder of an object store, and the step writes the same JSON to that
+URL. Requires Airflow 3.3 or later.
 """
 
 from __future__ import annotations

@@ -162,7 +162,8 @@ def mailbox_folder(text: str) -> str:
         )
     conn_id, _, bucket = parts.netloc.rpartition("@")
     is_local = parts.scheme == "file"
-    has_place = parts.path.startswith("/") if is_local else _BUCKET.fullmatch(bucket)
+    is_path = parts.path.startswith("/") and parts.path.strip("/")
+    has_place = is_path if is_local else _BUCKET.fullmatch(bucket)
     is_clean = parts.netloc == "" if is_local else not re.search(r"[:@\s]", conn_id)
     if not (has_place and is_clean) or parts.query or parts.fragment or re.search(r"\s", text):
         raise InvalidRequestError(

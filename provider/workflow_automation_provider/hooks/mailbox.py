@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -40,7 +41,13 @@ _CONFIG = {
     "request_checksum_calculation": "when_required",
 }
 
-_SECRET_PARAMETERS = ("X-Amz-Signature", "X-Amz-Security-Token")
+SECRET_PARAMETERS = ("X-Amz-Signature", "X-Amz-Security-Token")
+"""The parameters of a presigned URL that must not be shown."""
+
+# The codes of an object that is not there: a HEAD has no body, and its status is all that is known.
+# With any other, such as that of a missing bucket or of a key that is not valid, nothing is known.
+_MISSING = ("NoSuchKey", "404")
+_FORBIDDEN = ("AccessDenied", "403")
 
 
 class Written(NamedTuple):
@@ -63,6 +70,7 @@ class Mailbox(Protocol):
         Return a URL by which a run can write the object, once.
 
         :raises InvalidRequestError: if it could not be used for as long as the task waits
+        :raises NotSentError: if the store cannot be asked
         """
 
     def exists(self) -> bool:
@@ -98,7 +106,7 @@ def open_mailbox(url: str) -> Mailbox:
 def secrets_of(upload_url: str) -> list[str]:
     """Return what must not be shown of a presigned URL."""
     parameters = parse_qs(urlsplit(upload_url).query)
-    return [value for name in _SECRET_PARAMETERS for value in parameters.get(name, [])]
+    return [value for name in SECRET_PARAMETERS for value in parameters.get(name, [])]
 
 
 # S3 -----------------------------------------------------------------------------------------------
@@ -120,7 +128,10 @@ class _S3Mailbox:
             session, client = _open(self._conn_id)
             credentials = session.get_credentials()
         self._check_lifetime(credentials, completion_timeout)
-        with self._usable():
+        # Before a run is started: a store that cannot be asked has no end for the task. If the
+        # bucket is in another region, the client signs for that one from now on.
+        self._read(client, 0)
+        with self._usable(), _without_debug_lines():
             url: str = client.generate_presigned_url(
                 "put_object",
                 Params={**self._object, "IfNoneMatch": "*"},
@@ -129,14 +140,29 @@ class _S3Mailbox:
         return url
 
     def exists(self) -> bool:
+        client = self._client()
         with _asked(self._object):
-            _shared_client(self._conn_id).head_object(**self._object)
+            client.head_object(**self._object)
             return True
         return False
 
     def read(self, limit: int) -> Written | None:
+        return self._read(self._client(), limit)
+
+    def _client(self) -> Any:
+        """
+        Return a client for the store.
+
+        :raises NotSentError: if the connection, or its role, cannot be used
+        """
+        try:
+            return _shared_client(self._conn_id)
+        except Exception as error:
+            raise _unavailable(_name_of(self._object), error) from error
+
+    def _read(self, client: Any, limit: int) -> Written | None:
         with _asked(self._object):
-            found = _shared_client(self._conn_id).get_object(**self._object)
+            found = client.get_object(**self._object)
             with contextlib.closing(found["Body"]) as body:
                 return Written(body.read(limit + 1), found["LastModified"])
         return None
@@ -210,6 +236,26 @@ def _open(conn_id: str | None) -> tuple[Any, Any]:
     return session, client
 
 
+# botocore logs at DEBUG what it signs, and the signature.
+_is_signing = ContextVar("is_signing", default=False)
+
+
+def _is_of_others(_: logging.LogRecord) -> bool:
+    """Return whether a log record is about what is signed for other code."""
+    return not _is_signing.get()
+
+
+@contextlib.contextmanager
+def _without_debug_lines() -> Iterator[None]:
+    """Sign a URL without a line in the log that shows its signature."""
+    logging.getLogger("botocore.auth").addFilter(_is_of_others)  # again has no effect
+    signing = _is_signing.set(True)
+    try:
+        yield
+    finally:
+        _is_signing.reset(signing)
+
+
 _lock = threading.Lock()
 
 
@@ -233,13 +279,25 @@ def _asked(what: dict[str, str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        response = getattr(error, "response", {})
-        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        if status == 403:
+        code = _error_code(error)
+        if code in _FORBIDDEN:
             _log_forbidden(what["Bucket"])
-        if status in (403, 404):
+        if code in _FORBIDDEN or code in _MISSING:
             return
-        raise _unavailable(f"s3://{what['Bucket']}/{what['Key']}", error) from error
+        raise _unavailable(_name_of(what), error) from error
+
+
+def _name_of(what: dict[str, str]) -> str:
+    return f"s3://{what['Bucket']}/{what['Key']}"
+
+
+def _error_code(error: Exception) -> str:
+    """Return the store's code of an error, empty if the store has not answered."""
+    # A client with a role first asks for credentials, which may be denied as well.
+    if getattr(error, "operation_name", "") not in ("HeadObject", "GetObject"):
+        return ""
+    response: dict[str, Any] = getattr(error, "response", {})
+    return str(response.get("Error", {}).get("Code", ""))
 
 
 @functools.cache

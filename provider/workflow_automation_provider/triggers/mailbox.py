@@ -59,8 +59,10 @@ class MailboxTrigger(BaseTrigger):
             open_mailbox(self.mailbox).exists, thread_sensitive=False, executor=_threads
         )
         problem = ""
-        while self._left() > 0:
-            await asyncio.sleep(min(self.interval, self._left()))
+        pause = self.interval
+        while pause > 0:
+            await asyncio.sleep(pause)
+            pause = min(self.interval, self._left())
             try:
                 if await exists():
                     break

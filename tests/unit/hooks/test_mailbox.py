@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
+import socket
+import threading
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
@@ -61,6 +65,8 @@ class TestS3:
         style = {"s3": {"addressing_style": "virtual"}}
         connection = bucket.connection(s3_port, **style)
         connection["extra"]["endpoint_url"] = f"http://store.localhost:{s3_port}"
+        resolve = socket.getaddrinfo
+        monkeypatch.setattr(socket, "getaddrinfo", lambda _, *more: resolve("127.0.0.1", *more))
         reconnect(monkeypatch, bucket, s3_port, **connection)
         url = open_mailbox(bucket.url("a.json")).upload_url(HOUR)
         assert urlsplit(url).hostname == f"{bucket.name}.store.localhost"
@@ -126,19 +132,84 @@ class TestS3:
             with pytest.raises(NotSentError, match=rf"s3://{bucket.name}/callbacks/a\.json"):
                 ask()
 
+    def test_that_cannot_be_asked_starts_nothing(self, bucket, mailbox, monkeypatch, answering):
+        body = b"<Error><Code>NoSuchBucket</Code><Message>No.</Message></Error>"
+        reconnect(monkeypatch, bucket, answering(404, body))
+        with pytest.raises(NotSentError, match="NoSuchBucket"):
+            mailbox.upload_url(HOUR)
+
+    def test_is_not_read_as_missing_where_its_role_is_denied(
+        self, bucket, s3_port, mailbox, monkeypatch, answering
+    ):
+        body = (
+            b"<Response><Error><Code>AccessDenied</Code><Message>No.</Message></Error></Response>"
+        )
+        sts = {"endpoint_url": f"http://127.0.0.1:{answering(403, body)}"}
+        extra = {
+            **bucket.connection(s3_port)["extra"],
+            "role_arn": "arn:aws:iam::123456789012:role/reader",
+            "service_config": {"sts": sts},
+        }
+        reconnect(monkeypatch, bucket, s3_port, extra=extra)
+        for ask in (mailbox.exists, lambda: mailbox.read(9)):
+            with pytest.raises(NotSentError, match="AccessDenied"):
+                ask()
+
+    def test_logs_no_signature(self, mailbox, caplog):
+        with caplog.at_level(logging.DEBUG):
+            secrets = secrets_of(mailbox.upload_url(HOUR))
+        assert "StringToSign" in caplog.text, "the lines of a request are seen"
+        assert not [secret for secret in secrets if secret in caplog.text]
+
+    @pytest.mark.parametrize(
+        ("status", "code"),
+        [
+            (403, "InvalidAccessKeyId"),
+            (403, "SignatureDoesNotMatch"),
+            (403, "RequestTimeTooSkewed"),
+            (404, "NoSuchBucket"),
+        ],
+    )
+    def test_is_not_read_as_missing_where_nothing_is_known(
+        self, bucket, mailbox, monkeypatch, answering, status, code
+    ):
+        body = f"<Error><Code>{code}</Code><Message>No.</Message></Error>".encode()
+        reconnect(monkeypatch, bucket, answering(status, body))
+        with pytest.raises(NotSentError, match=code):
+            mailbox.read(9)
+
+    @pytest.mark.parametrize("answers", [True, False])
+    def test_that_does_not_answer_is_an_error(self, bucket, mailbox, monkeypatch, answers):
+        monkeypatch.setitem(mailboxes._CONFIG, "read_timeout", 0.2)
+        monkeypatch.setitem(mailboxes._CONFIG, "retries", {"max_attempts": 0})
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            if answers:
+                threading.Thread(target=_hang_up, args=(server,), daemon=True).start()
+            reconnect(monkeypatch, bucket, server.getsockname()[1])
+            for ask in (mailbox.exists, lambda: mailbox.read(9)):
+                with pytest.raises(NotSentError, match="cannot be read"):
+                    ask()
+
+
+def _hang_up(server):
+    """Close each connection in place of a response."""
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+
 
 @pytest.fixture
 def answering():
     """Start servers that answer each request with one status."""
-    import threading
-
     from werkzeug.serving import make_server
     from werkzeug.wrappers import Response
 
     servers = []
 
-    def start(status):
-        server = make_server("127.0.0.1", 0, Response(b"", status), threaded=True)
+    def start(status, body=b""):
+        server = make_server("127.0.0.1", 0, Response(body, status), threaded=True)
         servers.append(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return server.port

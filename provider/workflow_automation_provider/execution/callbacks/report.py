@@ -32,12 +32,15 @@ from uuid import UUID
 
 from workflow_automation_provider.client.json_values import storable_text, why_not_storable
 from workflow_automation_provider.client.redaction import Redactor
+from workflow_automation_provider.hooks.mailbox import SECRET_PARAMETERS
 
 PATH = "/workflow-automation/callback"
 """Path of the endpoint, below the base URL of Airflow's API server."""
 
 _WITHHELD_URL = "(withheld: the URL of the mailbox)"
 _WITHHELD = "(withheld: the token of the callback)"
+_WORD = re.compile(r'[^"\\\s]+')
+"""What a URL is in JSON: neither quoted, nor escaped, nor with a blank."""
 
 MAX_BODY = 64 * 1024
 """The maximum size of a callback's body in bytes: its result becomes an XCom."""
@@ -208,9 +211,13 @@ def without_mailbox(report: Ended, token: str) -> Ended:
 
 
 def _without_mailbox(token: str, value: Any) -> Any:
-    text = re.sub(rf'[^"\\\s]*{token}[^"\\\s]*', _WITHHELD_URL, json.dumps(value))
+    whole = json.dumps(value)
+    text = _WORD.sub(lambda word: _WITHHELD_URL if token in word[0] else word[0], whole)
+    # An escape in the URL, as in JSON within JSON, ends the word before the signature.
+    is_cut = text != whole and any(name in text for name in SECRET_PARAMETERS)
     # It may be in another form, such as base64.
-    return _WITHHELD_URL if Redactor([], key=token).reveals(text) else json.loads(text)
+    is_revealed = is_cut or Redactor([], key=token).reveals(text)
+    return _WITHHELD_URL if is_revealed else json.loads(text)
 
 
 def _value(name: str, value: Any) -> Any:

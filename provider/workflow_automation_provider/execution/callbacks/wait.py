@@ -31,6 +31,7 @@ from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import (
     Code,
     ConnectionUnusableError,
+    NotSentError,
     RunFailedError,
     RunTimeoutError,
     WorkflowAutomationError,
@@ -137,11 +138,18 @@ class CompletionWait:
         """
         Return the facts with what the run has reported by now.
 
-        :raises RunFailedError: if it was told to stop
+        :raises RunFailedError: if it was told to stop, or has written no valid end
+        :raises NotSentError: if its mailbox cannot be read
         :raises InvalidRequestError: if the task has adopted the run, and another one has the task
         """
         start = facts.start
-        reports = self._record.reports(start, certainly=certainly)
+        try:
+            reports = self._record.reports(start, certainly=certainly)
+        except RunFailedError as error:
+            raise error.with_facts(consequence="", **self._ids(facts)) from None
+        except NotSentError as error:
+            # This try may have started the run.
+            raise error.with_facts(consequence="") from error.__cause__
         facts = facts._replace(reports=reports)
         if start.run:
             check_adopted(start.run["run_id"], reports)

@@ -225,7 +225,7 @@ class StartSender:
         # Without a token that can be revoked, another try has nothing to do.
         is_left_to_next_try = not self._start.asks or (is_retried and not self._record.is_last_try)
         try:
-            facts = Facts(start=self._start, reports=self._record.reports(self._start))
+            facts = self._looked()
             if error.accepted is not Accepted.NO:
                 facts = self._settlement.await_report(facts)
             if facts.reports.has_begun or is_left_to_next_try or self._retrier.is_ended():
@@ -234,6 +234,15 @@ class StartSender:
         except Exception:
             self._log.exception("Whether a run has claimed this start could not be settled.")
             return None
+
+    def _looked(self) -> Facts:
+        """Return what is known of the start, also if its mailbox cannot be read just now."""
+        facts = Facts(start=self._start)
+        try:
+            return facts._replace(reports=self._record.reports(self._start))
+        except NotSentError as problem:
+            self._log.warning(problem.message)
+            return facts
 
     def _in_doubt(
         self, error: WorkflowAutomationError, *, is_settled: bool

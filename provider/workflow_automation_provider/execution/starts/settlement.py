@@ -7,9 +7,12 @@ from then on.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+
+from workflow_automation_provider.exceptions import NotSentError
 
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.retry import SendRetrier
@@ -63,7 +66,9 @@ class Settlement:
                 )
                 is_logged = True
             time.sleep(min(POLL_INTERVAL, left))
-            facts = facts._replace(reports=self._record.reports(start))
+            # A mailbox that cannot be read may be in a moment: the last look is certain.
+            with contextlib.suppress(NotSentError):
+                facts = facts._replace(reports=self._record.reports(start))
         return facts
 
     def revoke(self, facts: Facts) -> Facts:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -170,6 +172,32 @@ def test_outside_a_scheduler_the_task_looks_by_itself(mailing, monkeypatch):
     assert task.state == "success"
 
 
+@pytest.fixture
+def in_its_process(monkeypatch):
+    """Have tasks wait as outside a scheduler."""
+    from airflow.sdk.execution_time import task_runner
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", None)
+
+
+def test_a_run_of_this_try_is_named_where_its_end_is_not_valid(mailed, in_its_process):
+    def spoil():
+        object_of(task_of(mailed)).write_text("{")
+
+    task = mailed(None, after("send", TRIGGER, spoil))
+    assert isinstance(task.last.error, RunFailedError)
+    assert f"Run {task.flow.runs[0].run_id} was started." in str(task.last.error)
+
+
+def test_a_run_of_this_try_is_named_where_its_mailbox_cannot_be_read(mailed, in_its_process):
+    def spoil():
+        object_of(task_of(mailed)).mkdir()
+
+    task = mailed(None, after("send", TRIGGER, spoil))
+    assert f"Run {task.flow.runs[0].run_id} was started." in str(task.last.error)
+    assert "Nothing was sent" not in str(task.last.error)
+
+
 def at_copy(act):
     """Have something happen as the end is copied from the object."""
     return at("set", RUN, act)
@@ -213,6 +241,21 @@ def test_an_end_within_claim_timeout_settles_a_doubt(mailed):
 
     ended = mailed("drop_after", before("get", RUN, end), claim_timeout=MOMENT)
     assert (ended.state, told) == ("success", [200])
+
+
+def test_an_end_within_claim_timeout_is_read_once_the_mailbox_can_be(mailed):
+    def repair(task):
+        object_of(task).rmdir()
+        task.flow.reports("success", result=1)
+
+    def spoil():
+        task = task_of(mailed)
+        object_of(task).mkdir()
+        threading.Timer(1.2, repair, [task]).start()
+
+    ended = mailed("drop_after", before("get", RUN, spoil), claim_timeout=MOMENT)
+    assert ended.state == "success", ended.last.output
+    assert ended.last.result["result"] == 1
 
 
 def task_of(mailed):
@@ -423,6 +466,25 @@ def test_the_url_is_withheld_from_what_a_run_returns(mailed, form):
     said = task.try_().output
     assert "withheld: the URL of the mailbox" in said
     assert not [text for text in ("secret", form("secret")) if text in said]
+
+
+def test_the_signature_is_withheld_where_the_url_is_escaped(mailed):
+    """Such as by a service in Go, in a text that is JSON."""
+    task = mailed()
+    url = f"{task.flow.runs[0].url}?a=b&X-Amz-Signature=secret"
+    inner = json.dumps({"callback_url": url}).replace("&", "\\u0026")
+    assert task.flow.reports("success", result={"inputs": inner}) == 200
+    said = task.try_().output
+    assert "withheld: the URL of the mailbox" in said
+    assert "secret" not in said
+
+
+def test_a_long_word_is_checked_at_once(mailed):
+    task = mailed()
+    task.flow.reports("success", result="x" * 65_000)
+    began = time.monotonic()
+    assert task.try_().result["result"] == "x" * 65_000
+    assert time.monotonic() - began < 10
 
 
 # What is refused before anything is started ---------------------------------------------------------
