@@ -203,8 +203,10 @@ def _left_behind(run: Conversation) -> str:
         return f"{since} The run has ended."
     if run.state is State.STOPPED:
         return f"{since} The run was told to stop."
-    if run.state in (State.STARTED, State.CLAIMED):
+    if run.state in (State.STARTED, State.CLAIMED) and run.asks:
         return f"{since} If the run asks Airflow, it is told to stop."
+    if run.state in (State.STARTED, State.CLAIMED):
+        return f"{since} The run may still be at work."
     return f"{since} A run may have been started: look in the workflow's list of runs."
 
 
@@ -282,13 +284,17 @@ def _known_id(run: Conversation) -> str:
 
 def _given_keys(runs: Sequence[Conversation]) -> list[str]:
     """Return the keys of the runs that a person has given the task before."""
-    return [adopted_key(run.name) for run in runs if run.given]
+    return [adopted_key(run.name) for run in runs if run.has_given_entry]
 
 
 def _start(runs: Sequence[Conversation]) -> Form:
     states = {run.state for run in runs}
     is_first = states == {State.IDLE}
-    is_doubt = State.DOUBT in states
+    doubts = [run for run in runs if run.state is State.DOUBT]
+    is_doubt = bool(doubts)
+    # A response, or a late end, has told that there is a run.
+    is_second = any(run.is_unidentified or run.end for run in doubts)
+    at_work = [run for run in runs if run.state in (State.STARTED, State.CLAIMED)]
 
     label = "Start another run"
     question = "Starts another run."
@@ -297,13 +303,17 @@ def _start(runs: Sequence[Conversation]) -> Form:
     elif is_first:
         label = "Start a run"
         question = "Starts a run."
-    elif is_doubt:
+    elif is_doubt and not is_second:
         label = "No run was started: start one"
         question = "Starts a run."
-    if is_doubt:
+    if is_second:
+        question = f"{question} That is a second run: one was started before."
+    elif is_doubt:
         question = f"{question} That is a second run if there is one already."
-    elif states & {State.STARTED, State.CLAIMED}:
+    elif at_work and all(run.asks for run in at_work):
         question = f"{question} The one before is told to stop when it asks Airflow."
+    elif at_work:
+        question = f"{question} The one before may still be at work: it cannot be told to stop."
     return Form(
         kind=Kind.START,
         label=label,

@@ -107,8 +107,10 @@ class Conversation:
     :param is_current: whether it also counts: since then, the task was neither cleared nor made
         again
     :param is_unidentified: whether a run was started, and it is not known which
+    :param asks: whether its run can ask Airflow, and so be told to stop
     :param adoptable: the runs that the task can continue with
     :param given: the run that a person has given the task, and which it has not yet continued with
+    :param has_given_entry: whether there is an entry of a person, also one that names no run
     :param end: how the run ended, as it reported; empty if it has not
     :param callback_url: where the run calls Airflow, without its token
     :param mailbox: where the run writes its end, in place of a call
@@ -130,8 +132,10 @@ class Conversation:
     run_id: Any = None
     run_link: Any = None
     is_unidentified: bool = False
+    asks: bool = False
     adoptable: Adoptable = NOT_ADOPTABLE
     given: str | None = None
+    has_given_entry: bool = False
     end: str = ""
     callback_url: Any = None
     mailbox: Any = None
@@ -223,6 +227,7 @@ def conversations(row: Any, entries: Mapping[str, Any]) -> list[Conversation]:
     for run in runs:
         if run.is_last:
             with contextlib.suppress(Exception):
+                run.has_given_entry = adopted_key(run.name) in entries
                 run.given = _given(entries, run.name)
                 run.adoptable = adoptable(facts[run.name])
 
@@ -354,6 +359,7 @@ def _fill_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str
     known = start.run or response or {}
     run.flow = start.flow_id or known.get("flow_id")
     run.conn_id = start.conn_id
+    run.asks = start.asks
     run.is_unidentified = facts.outcome is not None and facts.outcome.kind == "unidentified"
     run.run_id = reports.run_id or known.get("run_id")
     run.run_link = (reports.claim and reports.claim.run_link) or known.get("run_link")

@@ -757,7 +757,7 @@ class TestForms:
         ("state", "outcome", "reports", "expected"),
         [
             ("failed", None, {}, [CONTINUE, "No run was started: start one", MARK]),
-            ("failed", "unidentified", {}, [CONTINUE, "No run was started: start one", MARK]),
+            ("failed", "unidentified", {}, [CONTINUE, AGAIN, MARK]),
             ("failed", "run", {}, [CONTINUE, AGAIN, MARK]),
             ("failed", "run", {"claim": Claim(ago(5), "1001")}, [CONTINUE, AGAIN, MARK]),
             ("failed", "run", {"end": End(ago(5), "success", "1001")}, [CONTINUE, AGAIN, MARK]),
@@ -779,6 +779,38 @@ class TestForms:
         if reports:
             task.speak(**reports)
         assert labels(form_tab(task)) == expected
+
+    @pytest.mark.parametrize(
+        ("fields", "outcome", "expected"),
+        [
+            ({}, None, "Starts a run. That is a second run if there is one already."),
+            ({}, "unidentified", "That is a second run: one was started before."),
+            ({}, "run", "The one before is told to stop when it asks Airflow."),
+            ({"mailbox": "s3://reports/a.json"}, "run", "it cannot be told to stop."),
+            ({"token": None}, "run", "it cannot be told to stop."),
+        ],
+    )
+    def test_what_becomes_of_the_run_before(self, dag, form_tab, fields, outcome, expected):
+        task = Task(dag, state="failed")
+        if fields:
+            task.write_start(**fields)
+        if outcome:
+            task.outcome(outcome)
+        forms = form_tab(task).all("form")
+        (question,) = [form["data-question"] for form in forms if form["data-kind"] == "start"]
+        assert question.endswith(expected)
+
+    def test_a_run_that_has_ended_late_is_one_that_was_started(self, dag, form_tab):
+        task = Task(dag, state="failed").speak(end=End(ago(5), "success", "1001"))
+        assert AGAIN in labels(form_tab(task))
+
+    @pytest.mark.parametrize("entry", ["true", '{"run": "7"}', "[]"])
+    def test_an_entry_that_names_no_run_is_deleted_before_another_start(self, dag, form_tab, entry):
+        task = Task(dag, state="failed")
+        task.enter(MEANT, entry)
+        forms = form_tab(task).all("form")
+        (start,) = [form for form in forms if form["data-kind"] == "start"]
+        assert json.loads(start["data-forgotten"]) == [MEANT]
 
     def test_none_of_a_batch_of_what_was_cleared_and_of_what_cannot_be_read(self, dag, form_tab):
         batch, cleared, damaged = (
