@@ -63,14 +63,14 @@ class Tab:
         form.locator("> button").click()
         asked = form.locator(".ask:not([hidden]) p, .fault:not([hidden])")
         expect(asked).to_be_visible()
-        return asked.inner_text()
+        return str(asked.inner_text())
 
     def confirm(self) -> str:
         """Confirm it; return what the page reports."""
         self.page.locator(".yes:visible").click()
         report = self.page.locator("#report")
         expect(report).to_be_visible()
-        return report.inner_text()
+        return str(report.inner_text())
 
 
 @pytest.fixture
