@@ -28,6 +28,7 @@ ORDER = [
     "test_callbacks",
     "test_page",
     "test_actions",
+    "test_page_script",
     "test_cookbook",
     "test_browser",
     "test_waits",

@@ -134,12 +134,13 @@ const offer = () => {
   for (const words of document.querySelectorAll(".by-hand")) words.hidden = true;
 };
 
-// Airflow's own REST API, with the person's session: it decides, and writes its audit log.
+// Airflow's own REST API, with the person's session: it decides, and writes its audit log. A body
+// that is text is JSON already.
 const request = async (method, path, body) => {
   const options = { method, headers: { accept: "application/json" } };
   if (body !== undefined) {
     options.headers["content-type"] = "application/json";
-    options.body = JSON.stringify(body);
+    options.body = typeof body === "string" ? body : JSON.stringify(body);
   }
   let response;
   try {
@@ -152,7 +153,7 @@ const request = async (method, path, body) => {
 
   let detail = text;
   try {
-    detail = JSON.parse(text).detail;
+    detail = JSON.parse(text).detail ?? text;
   } catch {
     // a gateway's own page
   }
@@ -175,12 +176,15 @@ const place = () => {
 
 const entryPath = (key) => {
   const { path, index } = place();
-  // The slashes of a key are part of the path.
-  return `${path}/state-store/${key.split("/").map(segment).join("/")}?map_index=${index}`;
+  const parts = key.split("/");
+  // The slashes of a key are part of the path, but a browser would follow "." and ".." in it.
+  const isPlain = !parts.some((part) => part === "." || part === "..");
+  const encoded = isPlain ? parts.map(segment).join("/") : segment(key);
+  return `${path}/state-store/${encoded}?map_index=${index}`;
 };
 
 // Exactly this task instance and what is downstream of it.
-const clear = (isTrial) => {
+const clear = async (isTrial) => {
   const { run, task, index } = place();
   const body = {
     dry_run: isTrial,
@@ -192,7 +196,9 @@ const clear = (isTrial) => {
     prevent_running_task: true,
   };
   if ("keepsState" in forms().dataset) body.keep_task_state = true;
-  return request("POST", "clearTaskInstances", body);
+  const tasks = await request("POST", "clearTaskInstances", body);
+  if (!tasks?.total_entries) fault("Airflow finds no task instance to clear.");
+  return tasks;
 };
 
 const mark = (state) => {
@@ -201,14 +207,15 @@ const mark = (state) => {
   return request("PATCH", `${path}${mapped}`, { new_state: state });
 };
 
-const giveResult = async (value) => {
+// The result is JSON, and is sent as it was written: a number of JavaScript has fewer digits.
+const giveResult = async (result) => {
   const { path, index } = place();
-  const entry = { value, map_index: index };
+  const entry = `"map_index": ${index}, "value": ${result}`;
   try {
-    await request("POST", `${path}/xcomEntries`, { key: "result", ...entry });
+    await request("POST", `${path}/xcomEntries`, `{"key": "result", ${entry}}`);
   } catch (error) {
     if (error.status !== 409) throw error; // it is there
-    await request("PATCH", `${path}/xcomEntries/result`, entry);
+    await request("PATCH", `${path}/xcomEntries/result`, `{${entry}}`);
   }
 };
 
@@ -252,19 +259,22 @@ const resultOf = (form) => {
   const text = form.querySelector("[name=result]")?.value.trim();
   if (!text) return undefined;
   try {
-    return JSON.parse(text);
+    JSON.parse(text);
   } catch (error) {
-    return fault(`Result: expected JSON, such as {"rows": 3}. ${error.message}`);
+    fault(`Result: expected JSON, such as {"rows": 3}. ${error.message}`);
   }
+  return text;
 };
 
 const names = (runs) =>
   runs.map(({ name, runId }) => `run ${runId}${name ? ` for ${name}` : ""}`).join(", ");
 
-const filled = (text, runs, result) =>
-  text
-    .replace("{runs}", () => names(runs))
-    .replace("{result}", result === undefined ? "" : ", with this result");
+const filled = (text, runs, result) => {
+  const withResult = result === undefined ? "" : ", with this result";
+  return text.replace(/\{(runs|result)\}/g, (_, what) =>
+    what === "runs" ? names(runs) : withResult,
+  );
+};
 
 const clearedToo = (tasks) => {
   const others = tasks.total_entries - 1;
