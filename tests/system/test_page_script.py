@@ -123,6 +123,15 @@ def test_the_question_names_the_run(tab: Callable[..., Tab], run_id: str) -> Non
     assert asked.startswith(f"The task continues with run {run_id}.")
 
 
+def test_what_a_clear_keeps_is_in_the_question(tab: Callable[..., Tab]) -> None:
+    opened = tab()
+    opened.page.evaluate("document.querySelector('.forms').dataset.keepsState = ''")
+    opened.cleared = {"task_instances": [], "total_entries": 3}
+    asked = opened.choose("start")
+    assert "2 task instances downstream. All of them keep their task state." in asked
+    assert json.loads(opened.sent[0][2])["keep_task_state"] is True
+
+
 def test_nothing_to_clear_is_reported(tab: Callable[..., Tab]) -> None:
     opened = tab()
     opened.cleared = {"task_instances": [], "total_entries": 0}

@@ -183,6 +183,8 @@ const entryPath = (key) => {
   return `${path}/state-store/${encoded}?map_index=${index}`;
 };
 
+const keepsState = () => "keepsState" in forms().dataset;
+
 // Exactly this task instance and what is downstream of it.
 const clear = async (isTrial) => {
   const { run, task, index } = place();
@@ -195,7 +197,7 @@ const clear = async (isTrial) => {
     reset_dag_runs: true,
     prevent_running_task: true,
   };
-  if ("keepsState" in forms().dataset) body.keep_task_state = true;
+  if (keepsState()) body.keep_task_state = true;
   const tasks = await request("POST", "clearTaskInstances", body);
   if (!tasks?.total_entries) fault("Airflow finds no task instance to clear.");
   return tasks;
@@ -292,7 +294,11 @@ const ask = async (form) => {
   let text = filled(form.dataset.question, runs, result);
   const fields = form.querySelectorAll("[data-key]").length;
   if (fields > runs.length) text += " It starts the runs of the other names again.";
-  if (isClear(form)) text += ` Clears this task${clearedToo(await clear(true))}.`;
+  if (!isClear(form)) return text;
+  const others = clearedToo(await clear(true));
+  text += ` Clears this task${others}.`;
+  // Airflow keeps it for all that a request clears, or for none.
+  if (others && keepsState()) text += " All of them keep their task state.";
   return text;
 };
 
