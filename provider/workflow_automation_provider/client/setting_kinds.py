@@ -129,7 +129,9 @@ def _headers(value: Any, earlier: Mapping[str, Any]) -> dict[str, str]:
             raise ValueError
         if _RESERVED_HEADER.fullmatch(name):
             raise InvalidRequestError(f"{name} is set by the provider: leave it out")
+
         headers[name] = text
+
     return headers
 
 
@@ -140,6 +142,7 @@ def _callback_base_url(value: Any, earlier: Mapping[str, Any]) -> str:
     scheme, separator, _ = text.partition("://")
     if separator and scheme.lower() not in ("http", "https"):
         return mailbox_folder(text)
+
     return parse_base_url(
         text,
         allow_http=earlier.get("allow_http", False),
@@ -160,6 +163,7 @@ def mailbox_folder(text: str) -> str:
             "a mailbox is in S3 or in a compatible store: expected an https URL, or a folder such "
             f"as {MAILBOX_EXAMPLE}"
         )
+
     conn_id, _, bucket = parts.netloc.rpartition("@")
     is_local = parts.scheme == "file"
     is_path = parts.path.startswith("/") and parts.path.strip("/")
@@ -170,6 +174,7 @@ def mailbox_folder(text: str) -> str:
             "the folder of the mailboxes has no bucket, or has a password, a query, a fragment or "
             f"a blank: expected one such as {MAILBOX_EXAMPLE}"
         )
+
     return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
 
 

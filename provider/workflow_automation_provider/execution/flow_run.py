@@ -161,8 +161,10 @@ class FlowRun:
                 facts.start.conn_id,
                 self._hook.workflow_automation_conn_id,
             )
+
         if not waits:
             return run
+
         wait = CompletionWait(
             self._record,
             self._hook,
@@ -206,6 +208,7 @@ class FlowRun:
                 f"{why} needs Airflow 3.3 or newer, which can suspend a task and keeps its state.",
                 next_step=f"Upgrade Airflow, or leave {why} out.",
             )
+
         name = _unsupported_setting()
         if name:
             raise InvalidRequestError(
@@ -227,6 +230,7 @@ class FlowRun:
                 f"inputs already has {name!r}, the name of the callback URL: pass another "
                 "callback_input."
             )
+
         token = new_token(self._context["ti"].id)
         folder = self._hook.extra.callback_base_url
         if folder and is_mailbox(folder):
@@ -257,6 +261,7 @@ class FlowRun:
                     "end.",
                     next_step=f"Leave {argument} out, or set callback_base_url to Airflow's URL.",
                 )
+
         service = urlsplit(self._hook.get_conn().base_url).hostname or ""
         if folder.startswith("file:") and not is_loopback(service):
             raise InvalidRequestError(
@@ -264,10 +269,12 @@ class FlowRun:
                 "service cannot write: it is for the local service alone.",
                 next_step=f"Set it to a folder of an object store, such as {MAILBOX_EXAMPLE}.",
             )
+
         mailbox = mailbox_of(folder, token)
         url = open_mailbox(mailbox).upload_url(self._completion_timeout)
         for secret in secrets_of(url):
             self._hide(secret)
+
         return url, {"token": token, "mailbox": mailbox}
 
     def _hide(self, secret: str) -> None:
@@ -287,9 +294,11 @@ class FlowRun:
         if end and end.status == "failed":
             self._retrier.log.warning("The run has failed: no files are uploaded.")
             return
+
         run_id = facts.run(redactor_or_none(self._hook, facts.start.conn_id)).get("run_id")
         if end and run_id and self._uploads.is_complete(run_id):
             return  # the files may be gone by now
+
         if self._is_other_connection(facts):
             raise ConnectionUnusableError(
                 f"workflow_automation_conn_id is {self._hook.workflow_automation_conn_id!r}, and "
@@ -297,12 +306,15 @@ class FlowRun:
                 "one.",
                 next_step="Name the connection that started the run, or clear the task.",
             )
+
         with usable_connection("The run was started"):
             run = facts.run(redactor_for(self._hook, facts.start.conn_id))
+
         if "run_id" not in run:
             raise UnidentifiedError(
                 "The files cannot be uploaded: the run that was started has no run_id."
             )
+
         self._uploads.upload(run["run_id"], run.get("flow_id") or self._rendered_flow_id())
         self.uploaded = self._uploads.elements
 

@@ -124,9 +124,11 @@ class _S3Mailbox:
                 f"completion_timeout is {completion_timeout}, and a presigned URL can be used for "
                 f"7 days at most: with a mailbox, expected at most {_MAX_LIFETIME - MARGIN}."
             )
+
         with self._usable():
             session, client = _open(self._conn_id)
             credentials = session.get_credentials()
+
         self._check_lifetime(credentials, completion_timeout)
         # Before a run is started: a store that cannot be asked has no end for the task. If the
         # bucket is in another region, the client signs for that one from now on.
@@ -137,6 +139,7 @@ class _S3Mailbox:
                 Params={**self._object, "IfNoneMatch": "*"},
                 ExpiresIn=int(lifetime.total_seconds()),
             )
+
         return url
 
     def exists(self) -> bool:
@@ -180,6 +183,7 @@ class _S3Mailbox:
             raise InvalidRequestError(
                 f"The mailbox needs credentials to sign with: {name} has none."
             )
+
         # Reads new ones where those at hand are about to expire.
         if credentials.get_frozen_credentials().token is None:
             return
@@ -190,7 +194,9 @@ class _S3Mailbox:
             seconds = int((completion_timeout + MARGIN).total_seconds())
             if not refresh_needed(refresh_in=seconds):
                 return
+
             why = "expire before that"
+
         raise InvalidRequestError(
             f"The URL of a mailbox must be usable for completion_timeout ({completion_timeout}) "
             f"and {MARGIN}, but the temporary credentials of {name} {why}.",
@@ -333,11 +339,13 @@ class _FileMailbox:
         try:
             with self._path.open("rb") as file:
                 body = file.read(limit + 1)
+
             written_at = self._path.stat().st_mtime
         except FileNotFoundError:
             return None
         except OSError as error:
             raise _unavailable(self._path.as_uri(), error) from error
+
         return Written(body, datetime.fromtimestamp(written_at, UTC))
 
 

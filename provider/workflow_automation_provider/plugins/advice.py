@@ -115,17 +115,20 @@ def advice(run: Conversation) -> Advice:
         return _of_batch(run)
     if run.given:
         return _of_given(run, run.given)
+
     if run.state is State.UNKNOWN:
         return Advice(
             "An entry of this start cannot be read here: the task's log and its tab Storage have "
             "more."
         )
+
     if run.row.state == TaskInstanceState.FAILED:
         return _of_failed(run)
     if run.has_ended:
         return Advice("The task has ended.", _CLEAR)
     if run.state is State.DOUBT:
         return Advice(f"{_LOOK} The task's log says what its next try does.")
+
     if run.state is State.WAITING:
         if run.mailbox:
             return Advice(
@@ -133,10 +136,12 @@ def advice(run: Conversation) -> Advice:
                 "end.",
                 "If the run cannot write it, mark the task as success or failed.",
             )
+
         return Advice(
             "Nothing to do: the task asks for nothing, and ends once the run calls Airflow.",
             "If the run cannot call, mark the task as success or failed.",
         )
+
     return Advice("Nothing to do: the task goes on by itself.")
 
 
@@ -171,11 +176,13 @@ def _of_failed(run: Conversation) -> Advice:
         return Advice("The run is told to stop when it asks Airflow.", _CLEAR)
     if run.state is State.IDLE:
         return Advice("No run was started.", "Fix the cause, then clear the task.")
+
     run_id = str(run.run_id or "")
     if run_id and run.adoptable.takes(run_id):
         what = f"Look whether run {run_id} still works, or has succeeded."
         if run.end:
             what = f"Run {run_id} has succeeded."
+
         how = how_to_enter(run_id, run.name)
         return Advice(what, f"If the task is to continue with it, {how}")
 
@@ -184,8 +191,10 @@ def _of_failed(run: Conversation) -> Advice:
         what = (
             f"A run was started when the request was sent, and it is not known which: {_LOOK_FOR}"
         )
+
     if not run.adoptable.is_possible:
         return Advice(what, "If it did the work, mark the task as success. If not, clear the task.")
+
     how = how_to_enter(name=run.name)
     return Advice(what, f"If one was started, {how}\nIf none was started, clear the task.")
 
@@ -207,6 +216,7 @@ def _left_behind(run: Conversation) -> str:
         return f"{since} If the run asks Airflow, it is told to stop."
     if run.state in (State.STARTED, State.CLAIMED):
         return f"{since} The run may still be at work."
+
     return f"{since} A run may have been started: look in the workflow's list of runs."
 
 
@@ -232,9 +242,11 @@ def forms(row: Any, runs: Sequence[Conversation]) -> list[Form]:
     found = []
     if any(_may_continue(run) for run in current):
         found.append(_continue(current))
+
     found.append(_start(current))
     if any(_may_have_worked(run) for run in current):
         found.append(_mark_as_success(current))
+
     return found
 
 
@@ -306,6 +318,7 @@ def _start(runs: Sequence[Conversation]) -> Form:
     elif is_doubt and not is_second:
         label = "No run was started: start one"
         question = "Starts a run."
+
     if is_second:
         question = f"{question} That is a second run: one was started before."
     elif is_doubt:
@@ -314,6 +327,7 @@ def _start(runs: Sequence[Conversation]) -> Form:
         question = f"{question} The one before is told to stop when it asks Airflow."
     elif at_work:
         question = f"{question} The one before may still be at work: it cannot be told to stop."
+
     return Form(
         kind=Kind.START,
         label=label,

@@ -87,6 +87,7 @@ async def _callback(request: Request) -> Response:
         token = await _known_token(request)
         if token is None:
             return _response(*_RESPONSES[Verdict.STOP])
+
         body = await _body_or_note(request, token)
         return await _in_thread(_handle, token, body)
     except HTTPException:
@@ -99,6 +100,7 @@ async def _callback(request: Request) -> Response:
         # Where it happened, but not its text, which may contain the body.
         frames = "".join(traceback.format_tb(error.__traceback__))
         _logger.error("A callback could not be handled: %s at\n%s", type(error).__name__, frames)
+
     return _response(503, "Airflow cannot respond now: call again.")
 
 
@@ -123,6 +125,7 @@ async def _body_or_note(request: Request, token: str) -> bytes:
     except HTTPException as error:
         with contextlib.suppress(TimeoutError):
             await _in_thread(_note_refusal, token, error.status_code, error.detail)
+
         raise
 
 
@@ -168,6 +171,7 @@ async def _in_thread(function: Callable[..., _T], *args: Any) -> _T:
 
     if not _PENDING.acquire(blocking=False):
         raise TimeoutError
+
     try:
         async with asyncio.timeout(_TIMEOUT):
             return await to_thread.run_sync(
@@ -188,6 +192,7 @@ def _handle(token: str, body: bytes) -> Response:
     if verdict is Verdict.OTHER_END and end:
         at = end.at.isoformat(timespec="seconds")
         return _response(409, f"The task has another end: {end.status!r} from {at}.")
+
     return _response(*_RESPONSES[verdict])
 
 
@@ -210,4 +215,5 @@ async def _body(request: Request) -> bytes:
     except (TimeoutError, ClientDisconnect):
         reason = f"The body was not complete after {_TIMEOUT:.0f} seconds."
         raise HTTPException(408, reason, {"connection": "close"}) from None
+
     return bytes(body)

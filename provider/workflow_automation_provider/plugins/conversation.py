@@ -180,6 +180,7 @@ class Conversation:
             return 1, self.at
         if self.silent_since:
             return 2, self.silent_since
+
         return 3, self.at
 
     def matches(self, words: str) -> bool:
@@ -221,6 +222,7 @@ def conversations(row: Any, entries: Mapping[str, Any]) -> list[Conversation]:
         known = None
         with contextlib.suppress(Exception):
             known = _fill_start(run, entries, key)
+
         facts.setdefault(run.name, []).append(known)
         runs.append(run)
 
@@ -235,6 +237,7 @@ def conversations(row: Any, entries: Mapping[str, Any]) -> list[Conversation]:
         run = Conversation(row=row, at=at)
         with contextlib.suppress(Exception):
             _fill_batch(run, entries[BATCH])
+
         runs.append(run)
 
     return runs
@@ -258,6 +261,7 @@ def _last_by_name(starts: list[re.Match[str]], try_number: int) -> dict[str | No
         is_of_deleted = int(key[1]) > try_number
         if not is_of_deleted or key[3] not in last:
             last[key[3]] = key
+
     return last
 
 
@@ -285,6 +289,7 @@ def adoptable(starts: Sequence[Facts | None]) -> Adoptable:
     reports = last.reports
     if reports.stopped or len(reports.run_ids) > 1:
         return Adoptable()
+
     never = frozenset(reports.refused)
     only = frozenset(reports.run_ids or last.known_ids)
     if only:
@@ -294,6 +299,7 @@ def adoptable(starts: Sequence[Facts | None]) -> Adoptable:
     known = [other for other in others if other]
     if not last.may_have_unknown_run or any(other.may_have_unknown_run for other in known):
         return Adoptable()
+
     return Adoptable(is_possible=True, never=never.union(*(other.known_ids for other in known)))
 
 
@@ -323,6 +329,7 @@ def _fill_batch(run: Conversation, entry: Mapping[str, Any]) -> None:
     run.output_path = entry.get("output_path")
     if counts["total"]:
         run.progress = _part(1 - counts["remaining"] / counts["total"])
+
     run.steps = [Step(_utc(entry["at"]), "Last count", text, text)]
     if counts["unknown"]:
         run.state = State.DOUBT
@@ -370,9 +377,11 @@ def _fill_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str
         run.end = reports.end.status
     else:
         run.progress = found.message.progress
+
     run.steps = sorted(_steps(found, state), key=lambda step: step.at)
     if state is State.WAITING:
         _fill_wait(run, found)
+
     run.state = state
     return facts
 
@@ -393,6 +402,7 @@ def _entries_of(entries: Mapping[str, Any], key: re.Match[str]) -> _Entries:
     revoked = revoked_key(start.token)
     if entries.get(revoked) is not None:
         revoked_at = read_entry(Revoked, revoked, entries[revoked]).at
+
     return _Entries(facts, message, revoked_at)
 
 
@@ -404,6 +414,7 @@ def _fill_wait(run: Conversation, found: _Entries) -> None:
         reported.append(claim.at)
     if found.message.at:
         reported.append(found.message.at)
+
     last = max(reported).astimezone(UTC)
 
     may_be_silent = None
@@ -446,6 +457,7 @@ def _state(run: Conversation, found: _Entries) -> State:
     is_late = False
     if reports.end and not reports.claim and run.is_current and run.has_ended and row.end_date:
         is_late = reports.end.at > row.end_date
+
     if start.run or names_run or (has_begun and not is_late):
         if reports.end:
             return State.ENDED
@@ -456,6 +468,7 @@ def _state(run: Conversation, found: _Entries) -> State:
     is_of_this_try = run.is_current and start.try_number == row.try_number
     if not outcome and is_of_this_try and row.state == TaskInstanceState.RUNNING:
         return State.STARTING
+
     is_idle = facts.started_nothing and not start.earlier
     return State.IDLE if is_idle else State.DOUBT
 
@@ -477,16 +490,19 @@ def _all_steps(found: _Entries, state: State) -> Iterator[Step]:
         yield Step(start.at, "Sent")
     else:
         yield Step(start.at, "Sent. No response was recorded")
+
     if outcome:
         yield Step(outcome.at, _RESPONSES[outcome.kind], outcome.reason or outcome.run)
 
     if claim:
         yield Step(claim.at, "Claimed by the run", claim.run_id, "claimed")
+
     if message.at:
         report = None
         if not end:
             report = message.message
         yield Step(message.at, "Last message", message.message, report)
+
     if message.refused_at:
         yield Step(message.refused_at, "A call was refused", message.refusal)
     if end:

@@ -95,6 +95,7 @@ def decide(report: Report, seen: Seen, now: datetime) -> tuple[Verdict, RunRepor
         if _is_same(report, reports.end):
             return Verdict.END, reports
         return Verdict.OTHER_END, reports
+
     if reports.stopped:
         return Verdict.STOP, reports
 
@@ -108,6 +109,7 @@ def decide(report: Report, seen: Seen, now: datetime) -> tuple[Verdict, RunRepor
 
     if not seen.is_wanted:
         return Verdict.STOP, replace(reports, stopped=now)
+
     return _decide_claim(report, seen, now)
 
 
@@ -143,13 +145,16 @@ def _decide_claim(
     reports = seen.reports
     if seen.task == "restarting":
         return Verdict.WAIT, reports
+
     if reports.claim:
         claim = replace(reports.claim, run_id=report.run_id)
         if claim.run_link is None:
             claim = replace(claim, run_link=report.run_link)
         return Verdict.GO_ON, replace(reports, claim=claim)
+
     if seen.is_revoked and seen.task not in ("awaiting_input", "success"):
         return Verdict.WAIT, reports
+
     return Verdict.GO_ON, replace(reports, claim=Claim(now, report.run_id, report.run_link))
 
 

@@ -107,6 +107,7 @@ def respond(token: str, report: Report) -> tuple[Verdict, End | None]:
         verdict, after = decide(report, seen, now)
         if after != seen.reports:
             _write(session, ti, run_key(digest), after)
+
         if isinstance(report, Running) and verdict is Verdict.GO_ON:
             _change_message(
                 session,
@@ -116,11 +117,13 @@ def respond(token: str, report: Report) -> tuple[Verdict, End | None]:
                 message=report.message or "",
                 progress=report.progress,
             )
+
         if isinstance(report, Ended) and verdict is Verdict.END:
             _wake(ti)
         if verdict is Verdict.STOP and _lacks_run_id(report, seen):
             why = "404: the end has no run_id, and the run has sent one before"
             _change_message(session, ti, digest, refused_at=now, refusal=why)
+
         return verdict, after.end
 
 
@@ -160,6 +163,7 @@ def _locked(token: str) -> Iterator[tuple[Session, Any, Seen | None]]:
         if ti is not None:
             # Again: what was read before the locks may have changed.
             found = _read(session, ti, digest, dag_run_goes_on=dag_run_goes_on)
+
         yield session, ti, found[1] if found else None
 
 
@@ -172,6 +176,7 @@ def _find(session: Session, token: str) -> TaskInstance | None:
         from airflow.models.taskinstancehistory import TaskInstanceHistory
 
         ti = ti or session.get(TaskInstanceHistory, ti_id, options=options)
+
     return ti and _current(session, _coordinates(ti))
 
 
@@ -217,6 +222,7 @@ def _lock(session: Session, ti: TaskInstance, digest: str) -> tuple[TaskInstance
     found = _read(session, current, digest)
     if found is None:
         return None, False
+
     start = select(Store.id).filter_by(**coordinates, key=found[0])
     if session.scalar(start.with_for_update()) is None:
         return None, False
@@ -244,6 +250,7 @@ def _read(
         issuer = next(issuers, None)
         if issuer is None:
             return None
+
         facts = facts_of(issuer, entries.get)
     except InvalidRequestError as error:
         raise UnavailableError(error.message) from None
@@ -279,6 +286,7 @@ def _starts(entries: Mapping[str, object]) -> list[Start]:
         match = START_KEY.fullmatch(key)
         if match and match[3] is None:
             starts.append(read_start(place_of(match), value))
+
     return starts
 
 
@@ -298,6 +306,7 @@ def json_value(text: str | None) -> Any:
         value = json.loads(text or "")
     except (ValueError, RecursionError):
         value = None
+
     if value is None:
         return text or ""
     return value
@@ -379,5 +388,7 @@ def _bounded(session: Session) -> Iterator[None]:
             yield
         finally:
             session.execute(text(f"SET SESSION innodb_lock_wait_timeout = {int(before)}"))
+
         return
+
     yield

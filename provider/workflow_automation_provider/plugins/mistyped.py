@@ -44,6 +44,7 @@ def mistyped(keys: Iterable[str]) -> dict[str, str]:
         if not is_for_any_start and key not in possible and _is_meant_for_us(key):
             closest = difflib.get_close_matches(key, possible[:_NAMES], n=1, cutoff=0)
             found[key] = closest[0]
+
     return found
 
 

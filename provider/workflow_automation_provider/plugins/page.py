@@ -113,6 +113,7 @@ def _flow_runs(request: Request, user: GetUserDep, q: str = "", state: str = "")
     # requires_access_dag would take it for the only DAG that is asked for.
     if "dag_id" in request.query_params:
         raise HTTPException(HTTPStatus.BAD_REQUEST, "Search for the DAG instead.")
+
     dag_ids = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
     is_live = TaskInstance.state.in_([state for state in TaskState.unfinished if state])
     has_failed = and_(
@@ -163,6 +164,7 @@ def _flow_run(
 ) -> Response:
     if dag_id not in get_auth_manager().get_authorized_dag_ids(user=user, method="GET"):
         raise HTTPException(HTTPStatus.FORBIDDEN)
+
     # Airflow leaves the placeholder as it is where a task is not mapped.
     is_mapped = re.fullmatch("[0-9]{1,9}", map_index)
     tasks, _ = queries.read(
@@ -224,16 +226,20 @@ async def _failed(request: Request, error: HTTPException | SQLAlchemyError) -> R
         error = HTTPException(
             HTTPStatus.SERVICE_UNAVAILABLE, "Airflow's database cannot be read: try again."
         )
+
     if error.status_code == HTTPStatus.UNAUTHORIZED:
         page = "/task" if request.url.path.endswith("/task") else "/"
         then = f"{_base(request)}{PATH}{page}"
         if request.url.query:
             then = f"{then}?{request.url.query}"
+
         login = f"{_base(request)}/api/v2/auth/login?next={quote(then, safe='')}"
         return RedirectResponse(login, HTTPStatus.SEE_OTHER, headers=HEADERS)
+
     message = error.detail
     if error.status_code == HTTPStatus.FORBIDDEN:
         message = "You may not read this."
+
     return response(error.status_code, title="Flow runs", message=message)
 
 

@@ -84,6 +84,7 @@ def read(*conditions: Any) -> tuple[list[Task], bool]:
         tasks = {_place(row): Task(row, {}) for row in rows[:MAX_TASKS]}
         _read_starts(session, tasks)
         _read_batches(session, tasks)
+
     return list(tasks.values()), len(rows) > MAX_TASKS
 
 
@@ -179,6 +180,7 @@ def _items_without_run(
                 entry = json_value(value)
                 if entry.get("max_tries") == max_tries:
                     _add_items(items, entry, is_sent=is_sent)
+
     found = sorted(items)
     first = tuple({"index": index, **items[index]} for index in found[:limit])
     return Items(first, len(found) - len(first))
@@ -191,6 +193,7 @@ def _add_items(
     for index in entry.get("opened", {}):
         if not is_sent:
             items[int(index)] = {"status": "unknown"}
+
     for index, item in entry.get("results", {}).items():
         if item["status"] in ("rejected", "unknown", "unidentified"):
             items[int(index)] = item

@@ -41,12 +41,14 @@ def shown(text: object, limit: int = 300) -> str:
         whole = without_escape_codes(text)
     else:
         whole = json.dumps(text, ensure_ascii=False)
+
     if not isinstance(text, str) and len(whole) > ONE_LINE:
         whole = json.dumps(text, indent=2, ensure_ascii=False)
     if len(whole) > limit:
         whole = f"{whole[: limit - 1]}…"
     if whole.isprintable():
         return whole
+
     return "\n".join(printable(line) for line in whole.splitlines())
 
 
@@ -60,6 +62,7 @@ def duration(time: timedelta) -> str:
         if is_several or is_one:
             count = round(seconds / length)
             return f"{count} {plural if count > 1 else unit}"
+
     return f"{max(0, int(seconds))} s"
 
 

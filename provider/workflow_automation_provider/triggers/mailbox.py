@@ -70,7 +70,9 @@ class MailboxTrigger(BaseTrigger):
                 # It may pass. If not, the task fails with it, which looks at the end.
                 if error.message != problem:
                     self.log.warning(error.message)
+
                 problem = error.message
+
         yield TriggerEvent({})  # type: ignore[no-untyped-call]
 
     def _left(self) -> float:

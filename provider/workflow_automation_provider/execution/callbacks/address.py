@@ -37,6 +37,7 @@ def callback_url(hook: WorkflowAutomationHook) -> str:
                 f"If it cannot reach Airflow, set it to a folder, such as {MAILBOX_EXAMPLE}."
             ),
         ) from None
+
     return f"{base}{PATH}"
 
 

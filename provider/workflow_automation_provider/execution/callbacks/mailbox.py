@@ -44,6 +44,7 @@ def read_end(url: str, token: str) -> End | None:
     try:
         if len(written.body) > MAX_BODY:
             raise ValueError(f"It has more than {MAX_BODY} bytes.")
+
         report = parse(written.body)
         if not isinstance(report, Ended):
             raise ValueError("status is not 'success' or 'failed': a mailbox is for the end alone.")

@@ -136,6 +136,7 @@ def parse(body: bytes) -> Report:
         raise ValueError("The body is not JSON: it is nested too deeply.") from None
     except ValueError as error:
         raise ValueError(f"The body is not JSON: {error}.") from None
+
     if not isinstance(fields, dict):
         raise ValueError(f"The body is {_kind(fields)}; expected an object with a status.")
 
@@ -153,6 +154,7 @@ def parse(body: bytes) -> Report:
     values = {name: _value(name, fields.get(name)) for name in kind._fields if name != "status"}
     if kind is Ended:
         values["status"] = status
+
     return kind(**values)
 
 
@@ -234,6 +236,7 @@ def _value(name: str, value: Any) -> Any:
             return _run_id(value)
         case "progress":
             return _progress(value)
+
     return _shown(value)
 
 
@@ -249,9 +252,11 @@ def _run_id(value: object) -> str | None:
         raise ValueError(f"run_id is {_kind(value)}; expected text or a whole number.")
     if isinstance(value, str):
         _check_storable("run_id", value)
+
     text = str(value)
     if len(text) > MAX_RUN_ID:
         raise ValueError(f"run_id has {len(text)} characters; expected at most {MAX_RUN_ID}.")
+
     return text if text.strip() else None
 
 

@@ -121,6 +121,7 @@ class CompletionWait:
                 left = self._left(facts)
                 if left <= timedelta() and not facts.reports.end:
                     raise self._timed_out(facts)
+
                 continue
 
             if is_supervised():
@@ -130,8 +131,10 @@ class CompletionWait:
                 raise RunTimeoutError(
                     "The task was ended before anybody said how the run ended.", **self._ids(facts)
                 )
+
             time.sleep(POLL_INTERVAL)
             facts = self._look(facts)
+
         return self._ended(facts, facts.reports.end)
 
     def _look(self, facts: Facts, *, certainly: bool = False) -> Facts:
@@ -150,11 +153,13 @@ class CompletionWait:
         except NotSentError as error:
             # This try may have started the run.
             raise error.with_facts(consequence="") from error.__cause__
+
         facts = facts._replace(reports=reports)
         if start.run:
             check_adopted(start.run["run_id"], reports)
         if reports.stopped and not reports.end:
             raise RunFailedError("The run was told to stop.", **self._ids(facts))
+
         return facts
 
     # Time ---------------------------------------------------------------------------------------
@@ -208,6 +213,7 @@ class CompletionWait:
         )
         if facts.start.asks:
             return overdue
+
         run_text = f"Run {overdue.run_id}" if overdue.run_id else "A run"
         return overdue.with_facts(consequence=f"{run_text} was started, and may still be running.")
 
@@ -219,6 +225,7 @@ class CompletionWait:
                 "The task waits without retries: if anything fails while it looks at its run, it "
                 "fails for good, whatever becomes of the run. Set retries=1 or more."
             )
+
         redactor = self._redactor_or_none(facts)
         run = facts.run(redactor)
         self._log.info(
@@ -230,6 +237,7 @@ class CompletionWait:
             self._push(facts, run)
         if facts.start.mailbox:
             self._defer(facts, left)
+
         sleep = MIN_SLEEP
         if self._is_resumed:
             waited = datetime.now(UTC) - facts.since
@@ -274,10 +282,12 @@ class CompletionWait:
         ti, task = self._context["ti"], cast("BaseOperator", self._context["task"])
         if not task.do_xcom_push:
             return
+
         pushed: dict[str, Any] = {"return_value": {**run}}
         if task.multiple_outputs:
             pushed.update(dict.fromkeys(response))
             pushed.update(run)
+
         try:
             for key, value in pushed.items():
                 ti.xcom_push(key=key, value=value)
@@ -308,6 +318,7 @@ class CompletionWait:
                 one_line(response.get("run_id", "(unknown id)")),
             )
             self._push(facts, run)
+
         if self._expects_claim and facts.start.asks and not facts.reports.claim:
             self._log.warning(
                 "The run has not claimed its start: the flow has no first step that does. Wherever "
@@ -319,6 +330,7 @@ class CompletionWait:
         result = _redacted(end.result, redactor)
         if result is not end.result:
             self._log.warning("The result is %s", result)
+
         if end.status == "failed":
             raise RunFailedError(
                 _failure_text(message),
@@ -326,6 +338,7 @@ class CompletionWait:
                 run_id=run.get("run_id"),
                 flow_id=run.get("flow_id"),
             )
+
         succeeded = f"The flow said that the run succeeded. {one_line(message)}".strip()
         self._log.info(succeeded)
         return run if result is None else {**run, "result": result}
@@ -357,6 +370,7 @@ class CompletionWait:
             reports.append((facts.reports.end.at, facts.reports.end.status))
         if message.at:
             reports.append((message.at, "running (its last)"))
+
         text = "The run has said nothing."
         if reports:
             steps = ", ".join(f"{what} at {at:%H:%M:%S}" for at, what in sorted(reports))
@@ -367,7 +381,9 @@ class CompletionWait:
             redactor = self._redactor_or_none(facts)
             if redactor:
                 shown = one_line(redactor.text(message.refusal))
+
             text += f" A call at {message.refused_at:%H:%M:%S} was refused: {shown}"
+
         return text
 
     def _ids(self, facts: Facts) -> dict[str, Any]:

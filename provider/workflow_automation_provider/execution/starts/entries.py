@@ -343,6 +343,7 @@ def read_start(place: tuple[int, int], value: object, *, name: str | None = None
     fields = value
     if isinstance(value, Mapping):
         fields = {**value, "try_number": try_number, "number": number}
+
     try:
         return msgspec.convert(fields, Start)
     except _DAMAGE:
@@ -403,6 +404,7 @@ def read_adopted(key: str, value: object) -> RunResult:
     is_id = isinstance(run_id, str | int) and not isinstance(run_id, bool)
     if not is_id or not str(run_id).strip():
         raise _not_a_run(key, f"has the run_id {run_id!r:.60}")
+
     return run_result(
         str(run_id).strip(), _text(fields.get("run_link")), _text(fields.get("flow_id"))
     )

@@ -140,6 +140,7 @@ class Facts(NamedTuple):
             run["run_id"] = run_id
         if run_link and redactor and not redactor.has_secret(run_link):
             run["run_link"] = run_link
+
         return run
 
     def text(self, redactor: Redactor | None) -> str:
@@ -153,6 +154,7 @@ class Facts(NamedTuple):
         start = self.start
         if self.started_nothing:
             return start.earlier
+
         at = start.at.isoformat(timespec="seconds")
         return f"{start.earlier} try {start.try_number} ({at}) {self._what(redactor)}.".strip()
 
@@ -162,6 +164,7 @@ class Facts(NamedTuple):
         if kind != "run" and not self.reports.has_begun:
             if kind == "unidentified":
                 return "started a run whose run_id is unknown"
+
             return (
                 "triggered the flow, and ended before the outcome was known. A run may have been "
                 "started"
@@ -175,6 +178,7 @@ class Facts(NamedTuple):
             words = f"{words}, {run['run_link']}"
         if self.reports.end:
             words = f"{words}, which has ended ({self.reports.end.status})"
+
         return one_line(words)
 
 
@@ -202,6 +206,7 @@ def facts_of(start: Start, read: Read, *, name: str | None = None) -> Facts:
     names_run = outcome is not None and outcome.kind == "run"
     if start.token and start.asks and names_run and not (reports.has_begun or reports.stopped):
         is_revoked = read(revoked_key(start.token)) is not None
+
     return Facts(start=start, outcome=outcome, reports=reports, is_revoked=is_revoked)
 
 
@@ -245,6 +250,7 @@ def decide(facts: Facts | None, options: StartOptions, adopted: str | None = Non
     last = None
     if facts and facts.is_since_clear(options.max_tries):
         last = facts
+
     is_adopted = last and last.start.run and last.start.run["run_id"] == adopted
     if adopted and not is_adopted:
         return Decision.ADOPT
@@ -273,6 +279,7 @@ def decide(facts: Facts | None, options: StartOptions, adopted: str | None = Non
         return Decision.SEND
     if options.on_unknown_start == "claim" and start.asks:
         return Decision.SEND
+
     return Decision.DOUBT
 
 
@@ -328,6 +335,7 @@ def why_not(run_id: str, last: Facts | None, others: Sequence[Facts]) -> str | N
         return "it is not that of the last start"
     if any(other.may_have_unknown_run or run_id in other.known_ids for other in others):
         return "it may be that of an earlier start, whose end the task does not get"
+
     return None
 
 

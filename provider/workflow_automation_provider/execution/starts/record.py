@@ -108,6 +108,7 @@ class StartRecord(TaskRecord):
             self._seen[key] = entry
         if key not in self._seen and start.mailbox:
             self._copy_mailbox(start)
+
         return read_reports(start.token, self._seen.get(key))
 
     def _copy_mailbox(self, start: Start) -> None:
@@ -137,6 +138,7 @@ class StartRecord(TaskRecord):
         entry = self._read(key)
         if entry is None:
             return None
+
         return read_adopted(key, entry)
 
     def _read(self, key: str) -> Any:
@@ -173,6 +175,7 @@ class StartRecord(TaskRecord):
 
         if try_number == self.try_number:
             self._number = len(starts)
+
         return starts
 
     def _facts(self, start: Start, *, looks: bool) -> Facts:
@@ -186,6 +189,7 @@ class StartRecord(TaskRecord):
         facts = facts_of(start, self._read_for_facts, name=self.name)
         if not (looks and start.mailbox):
             return facts
+
         try:
             return facts._replace(reports=self.reports(start))
         except NotSentError as error:
@@ -240,6 +244,7 @@ class StartRecord(TaskRecord):
         token = before.start.token
         if token and before.start.asks and self.get(revoked_key(token)) is None:
             return False
+
         return self._is_running()
 
     def write_outcome(self, start: Start, outcome: Outcome) -> None:
@@ -259,6 +264,7 @@ class StartRecord(TaskRecord):
         if facts.start.asks:
             self.set(revoked_key(token), entry_of(Revoked(datetime.now(UTC))))
             self._write_again(facts.start)
+
         return facts._replace(reports=self.reports(facts.start, certainly=True), is_settled=True)
 
     def adopt(self, run: RunResult, last: Facts | None, **wait: float | None) -> Facts:
@@ -271,13 +277,16 @@ class StartRecord(TaskRecord):
         known: dict[str, Any] = {}
         if before:
             known = {"conn_id": before.conn_id, "flow_id": before.flow_id}
+
         if before and before.token:
             known["token"] = before.token
             known["callback_url"] = before.callback_url
             known["mailbox"] = before.mailbox
             if before.mailbox:
                 wait.pop("heartbeat_timeout", None)  # its run can report nothing but its end
+
             known["issuer"] = before.issuer or before.place
+
         start = self.new_start(run=run, **known, **wait)
         self.write_start(start)
 
@@ -285,6 +294,7 @@ class StartRecord(TaskRecord):
             # Wait for the endpoint, which may be recording a stop: until it saw the new start, it
             # decided by the one before.
             self._write_again(before)
+
         self.forget_adopted()
         reports = self.reports(start, certainly=True) if start.token else NO_REPORTS
         return Facts(start=start, reports=reports)

@@ -103,6 +103,7 @@ class StartSender:
                     f"{request.title} was not sent: Airflow no longer runs this try, or has lost "
                     "its record."
                 )
+
             run = self._retrier.send(self._send_request)
         except WorkflowAutomationError as error:
             return self._after_error(error)
@@ -110,6 +111,7 @@ class StartSender:
             # Such as the task's execution_timeout, or an error of the store.
             self._after_interruption(error)
             raise
+
         return self._after_response(run)
 
     def _log_start(self) -> None:
@@ -122,11 +124,13 @@ class StartSender:
         flow = "the flow of the API key"
         if start.flow_id:
             flow = f"flow {start.flow_id}"
+
         self._log.info("Triggering %s via connection %s.", flow, start.conn_id)
         if start.callback_url:
             self._log.info("Its run calls Airflow at %s.", start.callback_url)
         if start.mailbox:
             self._log.info("Its run writes its end to %s.", start.mailbox)
+
         self._log.info(
             "If the log ends here, the task was killed, and a run may have been started."
         )
@@ -173,6 +177,7 @@ class StartSender:
         facts = Facts(start=self._start, outcome=outcome)
         if self._start.token is None:
             return facts
+
         # A proxy may have sent the request twice, and returned the run that is told to stop.
         try:
             return facts._replace(reports=self._record.reports(self._start))
@@ -196,6 +201,7 @@ class StartSender:
             self._write_outcome(Outcome(kind="nothing", at=now))
         elif error.accepted is Accepted.YES and run is None:
             self._write_outcome(Outcome(kind="unidentified", at=now, reason=error.reason))
+
         if start.token is None:
             raise error
 
@@ -207,8 +213,10 @@ class StartSender:
             if run:
                 facts = facts._replace(outcome=Outcome(kind="run", at=start.at, run=run))
             return facts
+
         if facts is None or error.accepted is Accepted.NO:
             raise error
+
         raise self._in_doubt(error, is_settled=facts.is_settled)
 
     def _settled(self, error: WorkflowAutomationError) -> Facts | None:
@@ -258,6 +266,7 @@ class StartSender:
         waited = f"No run claimed this start within claim_timeout ({timeout})."
         if not is_settled:
             return error.with_facts(next_step=f"{waited} One still can: wait for the next try.")
+
         return error.with_facts(code=Code.START_REVOKED, consequence="", next_step=waited)
 
     def _after_interruption(self, error: BaseException) -> None:
@@ -265,6 +274,7 @@ class StartSender:
         if not self._may_have_started:
             self._write_outcome(Outcome(kind="nothing", at=datetime.now(UTC)))
             return
+
         self._log.warning(
             "Interrupted by %s while waiting for the response. A run may have been started.",
             type(error).__name__,
@@ -284,6 +294,7 @@ class StartSender:
             if not isinstance(error, Exception):
                 raise
             return is_recorded
+
         return True
 
     def _write_outcome_again(self, outcome: Outcome) -> bool:
@@ -295,6 +306,7 @@ class StartSender:
                 "may have been started."
             )
             return False
+
         return True
 
 

@@ -58,6 +58,7 @@ class Settlement:
             left = (until - datetime.now(UTC)).total_seconds()
             if left <= 0:
                 break
+
             if not is_logged:
                 # If this is the last try, and is killed while it waits, its log ends here.
                 self._log.info(
@@ -65,10 +66,12 @@ class Settlement:
                     left,
                 )
                 is_logged = True
+
             time.sleep(min(POLL_INTERVAL, left))
             # A mailbox that cannot be read may be in a moment: the last look is certain.
             with contextlib.suppress(NotSentError):
                 facts = facts._replace(reports=self._record.reports(start))
+
         return facts
 
     def revoke(self, facts: Facts) -> Facts:
@@ -82,4 +85,5 @@ class Settlement:
             self._log.info(
                 "No run has claimed this start: one that does so from now on is told to stop."
             )
+
         return revoked

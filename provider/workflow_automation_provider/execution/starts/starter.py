@@ -69,6 +69,7 @@ def request_digest(inputs: object, flow_id: object) -> str | None:
 
     with contextlib.suppress(InvalidRequestError):
         return hashlib.sha256(encode("", [flow_id, inputs])).hexdigest()
+
     return None
 
 
@@ -109,6 +110,7 @@ class RunStarter:
             self._wait_fields["completion_timeout"] = completion_timeout.total_seconds()
         if completion_timeout and heartbeat_timeout:
             self._wait_fields["heartbeat_timeout"] = heartbeat_timeout.total_seconds()
+
         self._settlement = Settlement(record, retrier, claim_timeout)
         self._sender = StartSender(
             record, hook, retrier, options, self._settlement, self._wait_fields
@@ -188,6 +190,7 @@ class RunStarter:
             decision = self._decide()
             if (decision, self._last, self._adopted) == before:
                 break
+
         return decision
 
     def _decide(self) -> Decision:
@@ -222,6 +225,7 @@ class RunStarter:
         text = last.text(self._redactor(last))
         if text:
             self._log.warning(_sentence(text))
+
         return self._settlement.settle(last)
 
     def _adopt(self) -> RunResult:
@@ -240,6 +244,7 @@ class RunStarter:
             reason = why_not(run["run_id"], last, others)
         elif self._wait_fields:
             reason = "nobody can tell its end, since it was given no URL"
+
         if reason:
             raise not_continued(run["run_id"], reason)
 
@@ -297,6 +302,7 @@ class RunStarter:
             self._log.info(
                 "Run %s has claimed this start.", one_line(run.get("run_id", "(unknown id)"))
             )
+
         is_named = "run_id" in run or "response" in run
         if reports.has_begun and not is_named and not reports.run_id:
             self._log.warning(
@@ -323,10 +329,12 @@ class RunStarter:
                     "Inside a task, use a name for each start that means the same in every try."
                 ),
             )
+
         text = _sentence(last.text(self._redactor(last)))
         error: WorkflowAutomationError = OutcomeUnknownError(text, consequence=_LOOK)
         if last.outcome and decision is Decision.UNIDENTIFIED:
             error = UnidentifiedError(last.outcome.reason, consequence=f"{text} {_LOOK}")
+
         is_revoked = last.is_settled and last.start.asks
         return error.with_facts(next_step=REVOKED) if is_revoked else error
 
@@ -369,10 +377,12 @@ class RunStarter:
         text = facts.text(redactor)
         if not text:
             return None
+
         run_id = facts.run(redactor).get("run_id")
         is_named = facts.outcome is not None and facts.outcome.kind == "run"
         if is_named or facts.reports.has_begun:
             return UnidentifiedError(text, run_id=run_id)
+
         is_started = facts.outcome is not None and facts.outcome.kind == "unidentified"
         kind = UnidentifiedError if is_started else OutcomeUnknownError
         return kind(f"{text} {_LOOK}")
