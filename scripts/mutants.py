@@ -41,17 +41,20 @@ GROUPS = {
     client/responses/body.py client/responses/cause.py client/responses/no_response.py client/responses/results.py
     client/responses/retry_after.py client/responses/statuses.py client/redaction.py
     """: "client test_promise.py test_request_errors.py",
-    "execution/starts/ledger.py execution/starts/record.py execution/starts/starter.py execution/store.py execution/callbacks/wait.py": """
-        execution/test_claim.py execution/test_ledger.py execution/test_record.py execution/test_start.py
-        execution/test_wait.py execution/test_words.py notifications operators/test_asset_events.py
+    """
+    execution/starts/entries.py execution/starts/ledger.py execution/starts/record.py execution/starts/sender.py
+    execution/starts/settlement.py execution/starts/starter.py execution/store.py execution/callbacks/wait.py
+    execution/callbacks/mailbox.py
+    """: """
+        execution/starts execution/callbacks execution/test_words.py notifications operators/test_asset_events.py
         operators/test_batch_tries.py operators/test_flows_*.py test_every_kill.py test_promise_runs.py
     """,
     "execution/retry.py": "execution/test_retry.py",
     "execution/upload.py": """
-        execution/test_upload.py execution/test_wait*.py execution/test_words.py test_lineage.py
+        execution/test_upload.py execution/callbacks execution/test_words.py test_lineage.py
     """,
     "operators/base.py operators/flows.py": """
-        decorators/test_flows.py execution/test_upload.py execution/test_wait*.py execution/test_words.py test_lineage.py
+        decorators/test_flows.py execution/test_upload.py execution/callbacks execution/test_words.py test_lineage.py
         operators/test_asset_events.py operators/test_flows*.py test_argument_errors.py test_promise_runs.py
     """,
     "plugins/decision.py": "plugins/test_decision.py",
