@@ -36,7 +36,7 @@ def trigger(customer: str, language: str, dag=None) -> dict:
 
 @task
 def announce(run: dict) -> str:
-    message = f"Run {run['run_id']}: {run['run_link']}"
+    message = f"Run {run['run_id']}: {run.get('run_link', 'without a link')}"
     print(message)
     return message
 

@@ -24,7 +24,9 @@ def choose_customer() -> str:
 
 @task
 def announce(run: dict[str, str], uploaded: dict) -> str:
-    message = f"Run {run['run_id']} is at {run['run_link']}, with {uploaded['files']} file(s)"
+    # A run that a person gave the task may have no link.
+    link = run.get("run_link", "the service")
+    message = f"Run {run['run_id']} is at {link}, with {uploaded['files']} file(s)"
     print(message)
     return message
 

@@ -105,6 +105,7 @@ class _LocalAirflow(Airflow):
             settings={
                 # Nobody wants to watch a failing example wait for five minutes.
                 "CORE__DEFAULT_TASK_RETRY_DELAY": "2",
+                "DAG_PROCESSOR__REFRESH_INTERVAL": "10",
                 "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{execution_port}/execution/",
                 "CORE__PARALLELISM": "4",
                 "CORE__TEST_CONNECTION": "Enabled",

@@ -41,6 +41,7 @@ def announce(airflow: Airflow, service: LocalService) -> None:
     print(f"""
 Airflow   {airflow.url}   user {USER}, password {PASSWORD}
 Service   {service.url}   shows the runs it started
+DAGs      example_dags: a new file is found within a minute
 Logs      {airflow.home}/outputs, those of tasks in {airflow.home}/logs
 
 Begin with workflow_automation_trigger: under Dags, open it and press Trigger. Its task has the button Open run.

@@ -203,10 +203,11 @@ class TestEachAction:
         question = press(frame, "Continue with this run")
         assert question == (
             f"The task continues with run {run_id}. "
-            "Clears this task and 1 task instance downstream."
+            "Clears this task and 1 task instance downstream. "
+            "Without a link, the next tasks get no run_link."
         )
         report = confirm(frame)
-        assert "was cleared" in report
+        assert "were cleared" in report
         assert deployment.api.finished("report", case) == "success"
         assert deployment.api.xcom("report", case, "trigger")["run_id"] == run_id
         assert deployment.runs(case) == [run_id]

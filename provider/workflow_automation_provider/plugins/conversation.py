@@ -112,6 +112,7 @@ class Conversation:
     :param given: the run that a person has given the task, and which it has not yet continued with
     :param has_given_entry: whether there is an entry of a person, also one that names no run
     :param end: how the run ended, as it reported; empty if it has not
+    :param at_label: what happened at ``at``
     :param callback_url: where the run calls Airflow, without its token
     :param mailbox: where the run writes its end, in place of a call
     :param until: when the wait ends, None if the task does not wait
@@ -139,6 +140,7 @@ class Conversation:
     end: str = ""
     callback_url: Any = None
     mailbox: Any = None
+    at_label: str = "Sent"
     progress: float | None = None
     until: datetime | None = None
     silent_since: datetime | None = None
@@ -308,6 +310,7 @@ def adoptable(starts: Sequence[Facts | None]) -> Adoptable:
 
 def _fill_batch(run: Conversation, entry: Mapping[str, Any]) -> None:
     """Fill in what the last entry of a batch tells."""
+    run.at_label = "Recorded"
     counts = {**entry["counts"]}
     row, try_number = run.row, entry.get("try_number")
     is_being_sent = row.state == TaskInstanceState.RUNNING and row.try_number == try_number
@@ -359,6 +362,8 @@ def _fill_start(run: Conversation, entries: Mapping[str, Any], key: re.Match[str
     start, reports = facts.start, facts.reports
 
     run.at = start.at.astimezone(UTC)
+    if start.run:
+        run.at_label = "Given"
     run.is_current = run.is_current and start.max_tries == run.row.max_tries
     state = _state(run, found)
 

@@ -247,7 +247,7 @@ const runOf = (field) => {
     fault(`Link${whose}: expected a URL that begins with https:// or http://.`);
   }
   const value = runLink ? { run_id: runId, run_link: runLink } : runId;
-  return { key, name, runId, value };
+  return { key, name, runId, hasLink: Boolean(runLink), value };
 };
 
 const runsOf = (form) => {
@@ -297,6 +297,7 @@ const ask = async (form) => {
   if (!isClear(form)) return text;
   const others = clearedToo(await clear(true));
   text += ` Clears this task${others}.`;
+  if (others && runs.some((run) => !run.hasLink)) text += " Without a link, the next tasks get no run_link.";
   // Airflow keeps it for all that a request clears, or for none.
   if (others && keepsState()) text += " All of them keep their task state.";
   return text;
@@ -328,7 +329,8 @@ const act = async (form, done) => {
   if (kind === "fail") await mark("failed");
   if (!isClear(form)) return text;
   const cleared = await clear(false);
-  return `${text} This task${clearedToo(cleared)} was cleared.`;
+  const others = clearedToo(cleared);
+  return `${text} This task${others} ${others ? "were" : "was"} cleared.`;
 };
 
 const report = (text, isFailure = false) => {
