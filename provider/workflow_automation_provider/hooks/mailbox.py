@@ -184,7 +184,7 @@ class _S3Mailbox:
                 f"The mailbox needs credentials to sign with: {name} has none."
             )
 
-        # Reads new ones where those at hand are about to expire.
+        # This renews credentials that are about to expire.
         if credentials.get_frozen_credentials().token is None:
             return
 

@@ -413,14 +413,8 @@ def _entries_of(entries: Mapping[str, Any], key: re.Match[str]) -> _Entries:
 
 def _fill_wait(run: Conversation, found: _Entries) -> None:
     """Fill in until when the task waits, and since when its run is silent."""
-    facts, start, claim = found.facts, found.facts.start, found.facts.reports.claim
-    reported = [facts.since]
-    if claim:
-        reported.append(claim.at)
-    if found.message.at:
-        reported.append(found.message.at)
-
-    last = max(reported).astimezone(UTC)
+    facts, start = found.facts, found.facts.start
+    last = facts.last_report_at(found.message).astimezone(UTC)
 
     may_be_silent = None
     if start.completion_timeout is not None:

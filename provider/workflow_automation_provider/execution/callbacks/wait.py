@@ -178,10 +178,7 @@ class CompletionWait:
     def _last_report_at(self, facts: Facts) -> datetime:
         """Return when the run last reported something, or the wait began."""
         assert facts.start.token  # noqa: S101
-        claim = facts.reports.claim
-        message = self._record.last_message(facts.start.token)
-        times = [facts.since, claim and claim.at, message.at]
-        return max(at for at in times if at)
+        return facts.last_report_at(self._record.last_message(facts.start.token))
 
     def _timed_out(self, facts: Facts) -> RunTimeoutError:
         """Return the error for a run that is overdue, or silent."""

@@ -61,6 +61,7 @@ from workflow_automation_provider.execution.starts.entries import (
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.redaction import Redactor
+    from workflow_automation_provider.execution.starts.entries import LastMessage
 
 Read: TypeAlias = Callable[[str], object]
 """Returns the entry with a key, as JSON values; None if there is none."""
@@ -116,6 +117,19 @@ class Facts(NamedTuple):
     def until(self) -> datetime:
         """When the wait ends at the latest."""
         return self.since + timedelta(seconds=self.start.completion_timeout or 0)
+
+    def last_report_at(self, message: LastMessage) -> datetime:
+        """
+        Return when the run last reported something, or else when the wait began.
+
+        :param message: the run's last message
+        """
+        times = [self.since]
+        if self.reports.claim:
+            times.append(self.reports.claim.at)
+        if message.at:
+            times.append(message.at)
+        return max(times)
 
     def run(self, redactor: Redactor | None) -> RunResult:
         """
