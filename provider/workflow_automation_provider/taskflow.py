@@ -26,7 +26,6 @@ from workflow_automation_provider.execution.starts.starter import (
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.starts.entries import RunResult
 
 __all__ = ["trigger_flow_once"]
@@ -93,19 +92,19 @@ def trigger_flow_once(
         record = StartRecord(context, name)
         record.use()
         options = StartOptions(
-            record.max_tries, request_digest(inputs, flow_id), True, on_unknown_start
+            record.max_tries,
+            request_digest(inputs, flow_id),
+            is_named=True,
+            on_unknown_start=on_unknown_start,
         )
         starter = RunStarter(record, hook, SendRetrier(send_retry_timeout, hook.log), options)
 
-        def prepare() -> tuple[Request, dict[str, str]]:
+        run = starter.find()
+        if run is None:
             # Only now, so that an error can mention what an earlier try did.
             _check(on_unknown_start, send_retry_timeout)
-            flow = None
-            if flow_id is not None:
-                flow = rendered("flow_id", flow_id)
-            return hook.prepare_trigger(inputs, flow), {}
-
-        run = starter.start(prepare)
+            flow = None if flow_id is None else rendered("flow_id", flow_id)
+            run = starter.send(hook.prepare_trigger(inputs, flow), {})
     except WorkflowAutomationError as error:
         failed = task_error(
             hook.located(error, flow_id),

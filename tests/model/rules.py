@@ -149,9 +149,11 @@ class Rules:
         outcome = known.outcome
         if outcome and outcome.kind == "unidentified" and "odd-sends" in self.on:
             known = known._replace(outcome=None)
-        again = "again" in self.on and not is_resumed
         options = ledger.StartOptions(
-            max_tries, on_unknown_start=self.policy, replaces_failed=again
+            max_tries,
+            is_resumed=is_resumed,
+            on_unknown_start=self.policy,
+            on_run_failed="start_again" if "again" in self.on else "fail",
         )
         return ledger.decide(known.facts(), options, None if adopted == NOBODY else run_id(adopted))
 

@@ -6,14 +6,16 @@ Start the run of a task and, if the task asks for it, upload its files and wait 
 3. **Upload** the run's files, which were checked before it was started.
 4. **Wait** for its end: the task is suspended, and begins here again, as a retry does; but it
    sends nothing.
+
+The operator calls one after the other, with what each needs: the inputs of a run are made only if
+one is to be started.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow.configuration import conf
@@ -31,20 +33,20 @@ from workflow_automation_provider.execution.callbacks.mailbox import mailbox_of,
 from workflow_automation_provider.execution.callbacks.report import digest_of, new_token
 from workflow_automation_provider.execution.callbacks.wait import CompletionWait, usable_connection
 from workflow_automation_provider.execution.redaction import redactor_for, redactor_or_none
-from workflow_automation_provider.execution.starts.ledger import StartOptions
 from workflow_automation_provider.execution.starts.record import StartRecord
-from workflow_automation_provider.execution.starts.starter import OnUnknownStart, RunStarter
+from workflow_automation_provider.execution.starts.starter import RunStarter
 from workflow_automation_provider.execution.store import unsupported_setting
+from workflow_automation_provider.execution.xcoms import RunXComs
 from workflow_automation_provider.hooks.mailbox import open_mailbox, secrets_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.client.files import Element
-    from workflow_automation_provider.client.protocol import Request
+    from workflow_automation_provider.exceptions import WorkflowAutomationError
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.starts.entries import RunResult
-    from workflow_automation_provider.execution.starts.ledger import Facts
+    from workflow_automation_provider.execution.starts.ledger import Facts, StartOptions
     from workflow_automation_provider.execution.upload import Uploader
     from workflow_automation_provider.hooks.sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -60,121 +62,107 @@ def _unsupported_setting() -> str:
 
 class FlowRun:
     """
-    The run of one task instance, with these parameters besides the arguments of its operator.
+    The run of one task instance.
 
     :param hook: sends the requests, and redacts the token
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
-    :param rendered_flow_id: returns the flow, None for that of the API key; called only where it is
-        needed
-    :param make_inputs: returns the inputs; called only if a run is to be started
-    :param request: hash of the request, None if its inputs are not known before the start
-    :param on_run: called with the run as soon as it is known, and whether the task goes on after
-        that
-    :param is_resumed: whether Airflow continues a task that waited
+    :param options: what the task asks for
+    :param files: what to upload for the run, as passed by the DAG author
     """
 
     def __init__(
         self,
-        *,
         context: Context,
         hook: WorkflowAutomationHook,
         retrier: SendRetrier,
-        rendered_flow_id: Callable[[], str | None],
-        make_inputs: Callable[[], Mapping[str, Any]],
-        request: str | None,
-        on_run: Callable[[RunResult, bool], None],
+        options: StartOptions,
         files: FileSource | Sequence[FileSource] | None,
-        wait_for_completion: bool,
-        callback_input: str,
-        completion_timeout: timedelta,
-        heartbeat_timeout: timedelta | None,
-        on_run_failed: Literal["fail", "start_again"],
-        on_unknown_start: OnUnknownStart | Literal["claim"],
-        claim_timeout: timedelta,
-        is_resumed: bool,
     ) -> None:
         self._context = context
         self._hook = hook
         self._retrier = retrier
-        self._rendered_flow_id = rendered_flow_id
-        self._make_inputs = make_inputs
-        self._on_run = on_run
+        self._options = options
         self._files = files
-        self._callback_input = callback_input
-        self._on_unknown_start = on_unknown_start
-        self._heartbeat_timeout = heartbeat_timeout
-        self._completion_timeout = completion_timeout
-        self._is_resumed = is_resumed
-        self._needs_url = ""
-        """The argument that gives the run a URL, as a user writes it; empty if none does."""
-        if wait_for_completion:
-            self._needs_url = "wait_for_completion"
-        elif on_unknown_start == "claim":
-            self._needs_url = "on_unknown_start='claim'"
-
+        self._record = StartRecord(context, read_end=read_end)
+        self._xcoms = RunXComs(context, hook, retrier.log)
+        self._starter = RunStarter(self._record, hook, retrier, options)
+        # A task that was resumed has uploaded the files of its run.
+        self._uploads_files = files is not None and not options.is_resumed
         self.run: RunResult | None = None
         """The run, once it is known; empty if it has begun, but not reported its id."""
         self.uploaded: Sequence[Element] = ()
         """What this process uploaded, for lineage."""
-        self._record = StartRecord(context, read_end=read_end)
-        options = StartOptions(
-            self._record.max_tries,
-            request,
-            on_unknown_start=on_unknown_start,
-            # A task that was resumed sends nothing: its run is that which failed.
-            replaces_failed=on_run_failed == "start_again" and not is_resumed,
-        )
-        self.starter = RunStarter(
-            self._record,
-            hook,
-            retrier,
-            options,
-            claim_timeout=claim_timeout,
-            completion_timeout=completion_timeout if wait_for_completion else None,
-            heartbeat_timeout=heartbeat_timeout if wait_for_completion else None,
-            is_resumed=is_resumed,
-        )
-        """The start, which knows what an earlier try did."""
 
-    def execute(self) -> RunResult:
+    @property
+    def earlier(self) -> WorkflowAutomationError | None:
+        """What an earlier try left, as an error."""
+        return self._starter.earlier
+
+    def find(self) -> RunResult | None:
         """
-        Start the run, unless an earlier try did, then upload its files and wait for its end.
+        Return the run that an earlier try started, or that a person gives the task.
 
-        :raises WorkflowAutomationError: if any of these failed
-        :raises BaseException: Airflow's signal to suspend the task
+        :return: None if a run is to be started: then :meth:`send` it
+        :raises WorkflowAutomationError: if none may be started, or it could not call Airflow
         """
         self._record.use()
         # Even if there is none yet: this process may still hold the link of another task.
-        self._on_run({}, False)
-        run = self.run = self.starter.start(self._prepare)
-        facts = self.starter.facts
-        # As recorded when the run was started, whatever the DAG says now.
-        waits = facts.start.waits
-        uploads = self._files is not None and (self.starter.has_started or not self._is_resumed)
-        self._on_run(run, waits or uploads)
+        self._xcoms.push_link(None, at_once=False)
+        run = self._starter.find()
+        if run is not None:
+            self._know(run)
+        elif self._options.needs_url:
+            self._check_reachable(self._options.needs_url)
 
-        if uploads:
-            self._upload(facts)
-        elif self._is_other_connection(facts):
+        return run
+
+    def send(self, inputs: Mapping[str, Any], flow_id: str | None) -> RunResult:
+        """
+        Start a run, where :meth:`find` found none.
+
+        :param flow_id: the flow, None for that of the API key
+        :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
+        """
+        self._uploads_files = self._files is not None
+        if self._uploads_files:
+            self._uploads.prepare(flow_id)
+
+        fields: dict[str, str] = {}
+        if self._options.needs_url and isinstance(inputs, Mapping):  # the hook rejects all others
+            inputs, fields = self._with_url(inputs)
+
+        run = self._starter.send(self._hook.prepare_trigger(inputs, flow_id), fields)
+        self._know(run)
+        return run
+
+    def wait(self) -> RunResult:
+        """
+        Return the run, with the flow's result if the task waits for its end.
+
+        :raises WorkflowAutomationError: if it failed, or did not end in time
+        :raises BaseException: Airflow's signal to suspend the task
+        """
+        assert self.run is not None  # noqa: S101
+        facts = self._starter.facts
+        if self._is_other_connection(facts) and not self._uploads_files:
             self._retrier.log.warning(
                 "The run was started by connection %s: %s is not used for it.",
                 facts.start.conn_id,
                 self._hook.workflow_automation_conn_id,
             )
 
-        if not waits:
-            return run
+        # As recorded when the run was started, whatever the DAG says now.
+        if not facts.start.waits:
+            return self.run
 
-        wait = CompletionWait(
-            self._record,
-            self._hook,
-            self._retrier,
-            self._context,
-            on_run=lambda run: self._on_run(run, True),
-            expects_claim=self._on_unknown_start == "claim",
-            is_resumed=self._is_resumed,
-        )
+        wait = CompletionWait(self._record, self._hook, self._retrier, self._options, self._xcoms)
         return wait.wait(facts)
+
+    def _know(self, run: RunResult) -> None:
+        """Keep the run, and store the link to it, at once if the task goes on after that."""
+        self.run = run
+        waits = self._starter.facts.start.waits
+        self._xcoms.push_link(run.get("run_link"), at_once=waits or self._uploads_files)
 
     def _is_other_connection(self, facts: Facts) -> bool:
         """Return whether the DAG names another connection than the run was started by."""
@@ -183,26 +171,13 @@ class FlowRun:
 
     # Start --------------------------------------------------------------------------------------
 
-    def _prepare(self) -> tuple[Request, dict[str, str]]:
-        if self._needs_url:
-            self._check_reachable()
-        flow_id = self._rendered_flow_id()
-        # First, because a function that makes the inputs may write the files as well.
-        inputs = self._make_inputs()
-        if self._files is not None:
-            self._uploads.prepare(flow_id)
-        fields: dict[str, str] = {}
-        if self._needs_url and isinstance(inputs, Mapping):  # the hook rejects all others
-            inputs, fields = self._with_url(inputs)
-        return self._hook.prepare_trigger(inputs, flow_id), fields
-
-    def _check_reachable(self) -> None:
+    def _check_reachable(self, why: str) -> None:
         """
         Check that the run can call Airflow, before it is started.
 
+        :param why: the argument for which it must
         :raises InvalidRequestError: if it cannot
         """
-        why = self._needs_url
         if not self._record.outlives_try:
             raise InvalidRequestError(
                 f"{why} needs Airflow 3.3 or newer, which can suspend a task and keeps its state.",
@@ -224,7 +199,7 @@ class FlowRun:
         :raises InvalidRequestError: if there is no usable address of Airflow's API server and no
             usable mailbox, or the inputs have one of this name already
         """
-        name = self._callback_input
+        name = self._options.callback_input
         if name in inputs:
             raise InvalidRequestError(
                 f"inputs already has {name!r}, the name of the callback URL: pass another "
@@ -250,8 +225,8 @@ class FlowRun:
         :raises InvalidRequestError: if the task asks for what a mailbox cannot do
         """
         unsupported = {
-            "on_unknown_start='claim'": self._on_unknown_start == "claim",
-            "heartbeat_timeout": self._heartbeat_timeout is not None,
+            "on_unknown_start='claim'": self._options.on_unknown_start == "claim",
+            "heartbeat_timeout": self._options.heartbeat_timeout is not None,
         }
         for argument, is_given in unsupported.items():
             if is_given:
@@ -271,7 +246,7 @@ class FlowRun:
             )
 
         mailbox = mailbox_of(folder, token)
-        url = open_mailbox(mailbox).upload_url(self._completion_timeout)
+        url = open_mailbox(mailbox).upload_url(self._options.completion_timeout)
         for secret in secrets_of(url):
             self._hide(secret)
 
@@ -284,21 +259,30 @@ class FlowRun:
 
     # Upload -------------------------------------------------------------------------------------
 
-    def _upload(self, facts: Facts) -> None:
-        """
-        Upload the run's files, except those that an earlier try uploaded.
+    def has_files_to_upload(self) -> bool:
+        """Return whether files are left to be uploaded for the run that is known."""
+        if not self._uploads_files:
+            return False
 
-        :raises WorkflowAutomationError: if they could not be uploaded
-        """
+        facts = self._starter.facts
         end = facts.reports.end
         if end and end.status == "failed":
             self._retrier.log.warning("The run has failed: no files are uploaded.")
-            return
+            return False
 
         run_id = facts.run(redactor_or_none(self._hook, facts.start.conn_id)).get("run_id")
-        if end and run_id and self._uploads.is_complete(run_id):
-            return  # the files may be gone by now
+        # The files may be gone by now.
+        is_complete = bool(end and run_id and self._uploads.is_complete(run_id))
+        return not is_complete
 
+    def upload(self, flow_id: str | None) -> None:
+        """
+        Upload the run's files, except those that an earlier try uploaded.
+
+        :param flow_id: the flow, None for the connection's
+        :raises WorkflowAutomationError: if they could not be uploaded
+        """
+        facts = self._starter.facts
         if self._is_other_connection(facts):
             raise ConnectionUnusableError(
                 f"workflow_automation_conn_id is {self._hook.workflow_automation_conn_id!r}, and "
@@ -315,7 +299,7 @@ class FlowRun:
                 "The files cannot be uploaded: the run that was started has no run_id."
             )
 
-        self._uploads.upload(run["run_id"], run.get("flow_id") or self._rendered_flow_id())
+        self._uploads.upload(run["run_id"], flow_id)
         self.uploaded = self._uploads.elements
 
     @functools.cached_property

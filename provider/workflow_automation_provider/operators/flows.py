@@ -6,17 +6,11 @@ The operator that starts a run.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
-from urllib.parse import urljoin
 
-from workflow_automation_provider.client.checks import (
-    check_names,
-    check_rendered,
-    is_relative_link,
-)
+from workflow_automation_provider.client.checks import check_names, check_rendered
 from workflow_automation_provider.exceptions import (
     ConnectionUnusableError,
     OutcomeUnknownError,
@@ -187,36 +181,32 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         """Start the run, unless an earlier try did, then upload and wait as configured."""
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.flow_run import FlowRun
+        from workflow_automation_provider.execution.starts.ledger import StartOptions
 
-        self._flow_run = FlowRun(
-            context=context,
-            hook=self.hook,
-            retrier=self._retrier,
-            rendered_flow_id=self._rendered_flow_id,
-            make_inputs=lambda: self._checked_inputs(context),
-            request=self._request_digest(),
-            on_run=lambda run, goes_on: self._persist_link(
-                context, run.get("run_link"), at_once=goes_on
-            ),
-            files=self.files,
+        options = StartOptions(
+            context["ti"].max_tries,
+            self._request_digest(),
+            is_resumed=is_resumed,
+            on_unknown_start=self.on_unknown_start,
+            on_run_failed=self.on_run_failed,
+            claim_timeout=self.claim_timeout,
             wait_for_completion=self.wait_for_completion,
-            callback_input=self.callback_input,
             completion_timeout=self.completion_timeout,
             heartbeat_timeout=self.heartbeat_timeout,
-            on_run_failed=self.on_run_failed,
-            on_unknown_start=self.on_unknown_start,
-            claim_timeout=self.claim_timeout,
-            is_resumed=is_resumed,
+            callback_input=self.callback_input,
         )
-        return self._flow_run.execute()
+        flow_run = FlowRun(context, self.hook, self._retrier, options, self.files)
+        self._flow_run = flow_run
+        run = flow_run.find()
+        if run is None:
+            flow_id = self._rendered_flow_id()
+            # Before the files are looked for: a function that makes the inputs may write them.
+            run = flow_run.send(self._checked_inputs(context), flow_id)
 
-    def _persist_link(self, context: Context, run_link: str | None, *, at_once: bool) -> None:
-        """Store the link to the run, resolved against the base URL."""
-        if run_link and is_relative_link(run_link):
-            # If there is no usable connection, the link stays relative, and the log says so.
-            with contextlib.suppress(Exception):
-                run_link = urljoin(f"{self.hook.get_conn().base_url}/", run_link)
-        FlowRunLink.persist(context, run_link, at_once=at_once)
+        if flow_run.has_files_to_upload():
+            flow_run.upload(run.get("flow_id") or self._rendered_flow_id())
+
+        return flow_run.wait()
 
     def _request_digest(self) -> str | None:
         """Return what identifies the request later, None if its inputs are not yet known."""
@@ -248,7 +238,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         run = earlier = None
         if self._flow_run:
             run = self._flow_run.run
-            earlier = self._flow_run.starter.earlier
+            earlier = self._flow_run.earlier
 
         # These two errors already say what is known of the run.
         if run is not None and not isinstance(error, RunFailedError | UnidentifiedError):

@@ -25,7 +25,7 @@ import contextlib
 import json
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import (
@@ -43,15 +43,14 @@ from workflow_automation_provider.execution.starts.ledger import check_adopted
 from workflow_automation_provider.execution.starts.settlement import POLL_INTERVAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from airflow.sdk import BaseOperator, Context
+    from collections.abc import Iterator
 
     from workflow_automation_provider.client.redaction import Redactor
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.starts.entries import End, RunResult, Start
-    from workflow_automation_provider.execution.starts.ledger import Facts
+    from workflow_automation_provider.execution.starts.ledger import Facts, StartOptions
     from workflow_automation_provider.execution.starts.record import StartRecord
+    from workflow_automation_provider.execution.xcoms import RunXComs
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 # How long a task is suspended if nobody wakes it: three times as long as it has waited. The first
@@ -77,9 +76,8 @@ class CompletionWait:
 
     :param record: has what the run reports
     :param retrier: its logger, and whether Airflow ended the task
-    :param on_run: called with the run before the task is suspended
-    :param expects_claim: whether a flow that never claims its start is worth a warning
-    :param is_resumed: whether the task waits already
+    :param options: whether the task waits already, and its flow is expected to claim
+    :param xcoms: pushes the run before the task is suspended
     """
 
     def __init__(
@@ -87,20 +85,15 @@ class CompletionWait:
         record: StartRecord,
         hook: WorkflowAutomationHook,
         retrier: SendRetrier,
-        context: Context,
-        *,
-        on_run: Callable[[RunResult], None],
-        expects_claim: bool,
-        is_resumed: bool,
+        options: StartOptions,
+        xcoms: RunXComs,
     ) -> None:
         self._record = record
         self._hook = hook
         self._retrier = retrier
         self._log = retrier.log
-        self._context = context
-        self._on_run = on_run
-        self._expects_claim = expects_claim
-        self._is_resumed = is_resumed
+        self._options = options
+        self._xcoms = xcoms
 
     def wait(self, facts: Facts) -> RunResult:
         """
@@ -217,7 +210,7 @@ class CompletionWait:
     # Suspend ------------------------------------------------------------------------------------
 
     def _suspend(self, facts: Facts, left: timedelta) -> NoReturn:
-        if not self._is_resumed and self._record.max_tries == 0:
+        if not self._options.is_resumed and self._record.max_tries == 0:
             self._log.warning(
                 "The task waits without retries: if anything fails while it looks at its run, it "
                 "fails for good, whatever becomes of the run. Set retries=1 or more."
@@ -231,12 +224,12 @@ class CompletionWait:
             facts.until.isoformat(timespec="seconds"),
         )
         if redactor or not facts.reports.run_id:
-            self._push(facts, run)
+            self._xcoms.push(run, facts.response)
         if facts.start.mailbox:
             self._defer(facts, left)
 
         sleep = MIN_SLEEP
-        if self._is_resumed:
+        if self._options.is_resumed:
             waited = datetime.now(UTC) - facts.since
             sleep = min(left, _SLEEP_FACTOR * waited, _MAX_SLEEP)
 
@@ -262,39 +255,6 @@ class CompletionWait:
             timeout=left + _TRIGGERER_MARGIN,
         )
 
-    def _push(self, facts: Facts, run: RunResult) -> None:
-        """
-        Push the run as Airflow does once a task has succeeded.
-
-        A task that a person marks as success passes the run on: its XComs are kept.
-        """
-        outcome = facts.outcome
-        response: RunResult = (outcome and outcome.run) or {}
-        # What the response of another run had is taken back.
-        if "run_link" in response and "run_link" not in run:
-            self._on_run({**run, "run_link": ""})
-        else:
-            self._on_run(run)
-
-        ti, task = self._context["ti"], cast("BaseOperator", self._context["task"])
-        if not task.do_xcom_push:
-            return
-
-        pushed: dict[str, Any] = {"return_value": {**run}}
-        if task.multiple_outputs:
-            pushed.update(dict.fromkeys(response))
-            pushed.update(run)
-
-        try:
-            for key, value in pushed.items():
-                ti.xcom_push(key=key, value=value)
-        except Exception:
-            self._log.warning(
-                "The run could not be pushed as an XCom: if the task is marked as success while it "
-                "waits, the next one does not get it.",
-                exc_info=True,
-            )
-
     # The end ------------------------------------------------------------------------------------
 
     def _ended(self, facts: Facts, end: End) -> RunResult:
@@ -307,16 +267,17 @@ class CompletionWait:
         redactor = self._redactor(facts, end)
         run = facts.run(redactor)
         self._log.info(self._reports_text(facts))
-        response = facts.outcome and facts.outcome.run
+        response = facts.response
         if response and facts.reports.run_id not in (None, response.get("run_id")):
             self._log.warning(
                 "Run %s has the task, and not that of the response, which got the files: run %s.",
                 one_line(run.get("run_id", "(unknown id)")),
                 one_line(response.get("run_id", "(unknown id)")),
             )
-            self._push(facts, run)
+            self._xcoms.push(run, response)
 
-        if self._expects_claim and facts.start.asks and not facts.reports.claim:
+        expects_claim = self._options.on_unknown_start == "claim"
+        if expects_claim and facts.start.asks and not facts.reports.claim:
             self._log.warning(
                 "The run has not claimed its start: the flow has no first step that does. Wherever "
                 "the outcome of a start is unknown, another run is started, as with "

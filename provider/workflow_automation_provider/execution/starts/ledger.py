@@ -90,8 +90,8 @@ class Facts(NamedTuple):
     @property
     def known_ids(self) -> set[str]:
         """The ids that its run is known by: from the start, the response and the run's reports."""
-        runs = (self.start.run, self.outcome and self.outcome.run)
-        return self.reports.run_ids | {run["run_id"] for run in runs if run and "run_id" in run}
+        runs = (self.start.run or {}, self.response)
+        return self.reports.run_ids | {run["run_id"] for run in runs if "run_id" in run}
 
     @property
     def may_have_unknown_run(self) -> bool:
@@ -131,6 +131,11 @@ class Facts(NamedTuple):
             times.append(message.at)
         return max(times)
 
+    @property
+    def response(self) -> RunResult:
+        """The run as the response had it; empty if there was none."""
+        return (self.outcome and self.outcome.run) or {}
+
     def run(self, redactor: Redactor | None) -> RunResult:
         """
         Return the run of this start, as far as it is known.
@@ -138,8 +143,7 @@ class Facts(NamedTuple):
         :param redactor: knows the secrets of the connection, None if it cannot be used: what the
             run itself has reported is left out then, or where it reveals one
         """
-        known = self.start.run or (self.outcome and self.outcome.run) or {}
-        run: RunResult = {**known}
+        run: RunResult = {**(self.start.run or self.response)}
         if self.start.flow_id:
             run.setdefault("flow_id", self.start.flow_id)
 
@@ -226,20 +230,49 @@ def facts_of(start: Start, read: Read, *, name: str | None = None) -> Facts:
 
 class StartOptions(NamedTuple):
     """
-    What the task asks for.
+    What the task asks for, with these fields besides the arguments of its operator.
 
     :param max_tries: the task instance's, now
     :param request: as in :class:`Start`
     :param is_named: whether it is a start by name, whose request must not change
-    :param on_unknown_start: what to do in doubt
-    :param replaces_failed: whether to start another run after one that failed
+    :param is_resumed: whether Airflow continues a task that waited: it sends nothing then
     """
 
     max_tries: int
     request: str | None = None
     is_named: bool = False
+    is_resumed: bool = False
     on_unknown_start: Literal["fail", "claim", "start_again"] = "fail"
-    replaces_failed: bool = False
+    on_run_failed: Literal["fail", "start_again"] = "fail"
+    claim_timeout: timedelta = timedelta()
+    wait_for_completion: bool = False
+    completion_timeout: timedelta = timedelta()
+    heartbeat_timeout: timedelta | None = None
+    callback_input: str = ""
+
+    @property
+    def replaces_failed(self) -> bool:
+        """Whether to start another run after one that failed."""
+        # The run of a task that was resumed is the one that failed.
+        return self.on_run_failed == "start_again" and not self.is_resumed
+
+    @property
+    def needs_url(self) -> str:
+        """The argument that gives the run a URL, as a user writes it; empty if none does."""
+        if self.wait_for_completion:
+            return "wait_for_completion"
+        return "on_unknown_start='claim'" if self.on_unknown_start == "claim" else ""
+
+    @property
+    def wait_fields(self) -> dict[str, float]:
+        """The timeouts of the start, in seconds, if the task waits for the end of its run."""
+        if not self.wait_for_completion:
+            return {}
+
+        fields = {"completion_timeout": self.completion_timeout.total_seconds()}
+        if self.heartbeat_timeout:
+            fields["heartbeat_timeout"] = self.heartbeat_timeout.total_seconds()
+        return fields
 
 
 class Decision(enum.Enum):

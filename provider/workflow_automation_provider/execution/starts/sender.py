@@ -27,25 +27,19 @@ from workflow_automation_provider.execution.starts.entries import (
     run_result,
 )
 from workflow_automation_provider.execution.starts.ledger import Facts, StartOptions
+from workflow_automation_provider.execution.starts.settlement import Settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from workflow_automation_provider.client.protocol import Request, Run
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.starts.record import StartRecord
-    from workflow_automation_provider.execution.starts.settlement import Settlement
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 REVOKED = "A run of it that claims its start from now on is told to stop."
 
 
 class StartSender:
-    """
-    The sending of one start.
-
-    :param wait_fields: the timeouts of the start, if the task waits for the end of its run
-    """
+    """The sending of one start."""
 
     def __init__(
         self,
@@ -53,52 +47,34 @@ class StartSender:
         hook: WorkflowAutomationHook,
         retrier: SendRetrier,
         options: StartOptions,
-        settlement: Settlement,
-        wait_fields: Mapping[str, float],
     ) -> None:
         self._record = record
         self._hook = hook
         self._retrier = retrier
         self._log = retrier.log
         self._options = options
-        self._settlement = settlement
-        self._wait_fields = wait_fields
+        self._settlement = Settlement(record, retrier, options.claim_timeout)
         self._start: Start
         self._request: Request
         # Whether the last byte of a request was sent, and no response has said that it did nothing.
         self._may_have_started = False
-        self.has_started = False
-        """Whether the request has started a run."""
 
-    def send(
-        self, request: Request, url_fields: Mapping[str, str], before: Facts | None, earlier: str
-    ) -> Facts:
+    def send(self, request: Request, start: Start, before: Facts | None) -> Facts:
         """
         Record a start, send its request, and record its outcome.
 
-        :param url_fields: the fields ``token``, and ``callback_url`` or ``mailbox``, of the start,
-            if its run is given a URL
         :param before: what is known of the start before, None if there is none
-        :param earlier: what earlier starts may have left, in words
         :return: what is known of the start, which has a run
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
         if self._retrier.is_ended():
             raise NotSentError(f"{request.title} was not sent: the task was ended.")
 
-        self._request = request
-        self._start = self._record.new_start(
-            request=self._options.request,
-            conn_id=self._hook.workflow_automation_conn_id,
-            flow_id=request.flow_id,
-            earlier=earlier,
-            **self._wait_fields,
-            **url_fields,
-        )
+        self._request, self._start = request, start
         self._log_start()
         try:
-            self._record.write_start(self._start)
-            if not self._record.may_send(self._start, before):
+            self._record.write_start(start)
+            if not self._record.may_send(start, before):
                 raise NotSentError(
                     f"{request.title} was not sent: Airflow no longer runs this try, or has lost "
                     "its record."
@@ -151,7 +127,6 @@ class StartSender:
 
     def _after_response(self, run: Run) -> Facts:
         """Record a run that was started, and return what is known of it."""
-        self.has_started = True
         response = None
         if run.run_id is None:
             response = run.response
@@ -207,7 +182,6 @@ class StartSender:
 
         facts = self._settled(error)
         if facts and facts.reports.has_begun:
-            self.has_started = True
             if error.accepted is Accepted.NO:
                 self._log.warning("The run has begun anyway: %s", error.reason)
             if run:

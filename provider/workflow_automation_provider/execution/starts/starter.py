@@ -6,17 +6,15 @@ Start a run at most once: for operators and TaskFlow.
    probe between.
 2. **Settle** a start in doubt whose run was given a URL, before anything else is decided
    (:mod:`~.settlement`).
-3. **Prepare** the whole request, so that errors in it are found before anything is recorded or
-   sent.
-4. **Record** the start and **send** the request (:mod:`~.sender`).
+3. **Record** the start and **send** the request (:mod:`~.sender`), if none of that found a run.
+   Between the two, the caller makes the whole request: an error in it is raised before anything is
+   recorded or sent.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable
-from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from workflow_automation_provider.client.checks import one_line
@@ -42,6 +40,8 @@ from workflow_automation_provider.execution.starts.sender import REVOKED, StartS
 from workflow_automation_provider.execution.starts.settlement import Settlement
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.client.redaction import Redactor
     from workflow_automation_provider.execution.retry import SendRetrier
@@ -81,11 +81,6 @@ class RunStarter:
     :param hook: sends the request
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
     :param options: what the task asks for
-    :param claim_timeout: how long to wait for what a run reports whose start is in doubt
-    :param completion_timeout: how long the task waits for the end of the run, None if it does not
-    :param heartbeat_timeout: how long the run may report nothing, None for as long as its end may
-        take
-    :param is_resumed: whether Airflow continues a task that waited: it sends nothing then
     """
 
     def __init__(
@@ -94,27 +89,13 @@ class RunStarter:
         hook: WorkflowAutomationHook,
         retrier: SendRetrier,
         options: StartOptions,
-        *,
-        claim_timeout: timedelta = timedelta(),
-        completion_timeout: timedelta | None = None,
-        heartbeat_timeout: timedelta | None = None,
-        is_resumed: bool = False,
     ) -> None:
         self._record = record
         self._hook = hook
+        self._retrier = retrier
         self._log = retrier.log
         self._options = options
-        self._is_resumed = is_resumed
-        self._wait_fields: dict[str, float] = {}
-        if completion_timeout:
-            self._wait_fields["completion_timeout"] = completion_timeout.total_seconds()
-        if completion_timeout and heartbeat_timeout:
-            self._wait_fields["heartbeat_timeout"] = heartbeat_timeout.total_seconds()
-
-        self._settlement = Settlement(record, retrier, claim_timeout)
-        self._sender = StartSender(
-            record, hook, retrier, options, self._settlement, self._wait_fields
-        )
+        self._settlement = Settlement(record, retrier, options.claim_timeout)
         self.earlier: WorkflowAutomationError | None = None
         """
         What an earlier try left, as an error.
@@ -126,19 +107,12 @@ class RunStarter:
         self._last: Facts | None = None
         self._adopted: RunResult | None = None
 
-    @property
-    def has_started(self) -> bool:
-        """Whether this execution has started the run."""
-        return self._sender.has_started
-
-    def start(self, prepare: Callable[[], tuple[Request, dict[str, str]]]) -> RunResult:
+    def find(self) -> RunResult | None:
         """
-        Start the run, or return the one that an earlier try started, or that a person gives it.
+        Return the run that an earlier try started, or that a person gives the task.
 
-        :param prepare: returns the request, and the fields ``token``, and ``callback_url`` or
-            ``mailbox``, of its start, if its run is given a URL; called only if a run is to be
-            started
-        :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
+        :return: None if a run is to be started: then :meth:`send` it
+        :raises WorkflowAutomationError: if none may be started
         """
         try:
             decision = self._decide_certainly()
@@ -159,13 +133,30 @@ class RunStarter:
             return self._return_last()
         if decision is not Decision.SEND:
             raise self._error_for(decision)
-        if self._is_resumed and not self._was_cleared():
+        if self._options.is_resumed and not self._was_cleared():
             raise self._nothing_to_continue()
 
         self._log_earlier()
-        request, url_fields = prepare()
-        facts = self._sender.send(request, url_fields, self._last, self._earlier_text())
-        return self._return(facts)
+        return None
+
+    def send(self, request: Request, url_fields: Mapping[str, str]) -> RunResult:
+        """
+        Start a run, where :meth:`find` found none.
+
+        :param url_fields: the fields ``token``, and ``callback_url`` or ``mailbox``, of its start,
+            if its run is given a URL
+        :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
+        """
+        start = self._record.new_start(
+            request=self._options.request,
+            conn_id=self._hook.workflow_automation_conn_id,
+            flow_id=request.flow_id,
+            earlier=self._earlier_text(),
+            **self._options.wait_fields,
+            **url_fields,
+        )
+        sender = StartSender(self._record, self._hook, self._retrier, self._options)
+        return self._return(sender.send(request, start, self._last))
 
     # Decide -------------------------------------------------------------------------------------
 
@@ -183,7 +174,7 @@ class RunStarter:
             self._last,
             is_adopted=self._adopted is not None,
             is_first=not self._record.may_have_entries,
-            is_own=self._is_resumed and self._is_of_this_try(),
+            is_own=self._options.is_resumed and self._is_of_this_try(),
         ):
             before = (decision, self._last, self._adopted)
             self._record.probe()
@@ -199,7 +190,7 @@ class RunStarter:
         if last and last.is_since_clear(self._options.max_tries):
             self.earlier = self._as_error(last)
         # A task that was resumed has its run already.
-        reads_adopted = not self._is_resumed or self._was_cleared()
+        reads_adopted = not self._options.is_resumed or self._was_cleared()
         self._adopted = self._record.adopted() if reads_adopted else None
         return decide(last, self._options, self._adopted["run_id"] if self._adopted else None)
 
@@ -242,7 +233,7 @@ class RunStarter:
             self._record.probe()  # one of them may not have been seen
             last, *others = self._record.all_starts()
             reason = why_not(run["run_id"], last, others)
-        elif self._wait_fields:
+        elif self._options.wait_for_completion:
             reason = "nobody can tell its end, since it was given no URL"
 
         if reason:
@@ -252,7 +243,7 @@ class RunStarter:
             "Returning run %s, which was entered in the task's state store, not starting another.",
             one_line(run["run_id"]),
         )
-        return self._return(self._record.adopt(run, last, **self._wait_fields))
+        return self._return(self._record.adopt(run, last, **self._options.wait_fields))
 
     def _return_last(self) -> RunResult:
         """
@@ -287,7 +278,7 @@ class RunStarter:
         """Log what a person may want to know of a run that is returned."""
         start, reports = facts.start, facts.reports
         is_of_earlier_try = start.place[0] != self._record.try_number
-        is_returned = is_of_earlier_try and not start.run and not self._is_resumed
+        is_returned = is_of_earlier_try and not start.run and not self._options.is_resumed
         if self.earlier and is_returned:
             text = _sentence(facts.text(redactor))
             self._log.info("%s Returning that run, not starting another.", text)

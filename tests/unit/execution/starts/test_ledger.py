@@ -153,9 +153,12 @@ ROWS = [
 def test_decide_takes_the_first_row_that_fits():
     fitted = set()
     policies: Any = ("fail", "claim", "start_again")
+    after_failed: Any = ("fail", "start_again")
     asked_for = [
-        StartOptions(3, "a", is_named, on_unknown_start, replaces_failed)
-        for is_named, on_unknown_start, replaces_failed in product((NO, YES), policies, (NO, YES))
+        StartOptions(3, "a", is_named, is_resumed, on_unknown_start, on_run_failed)
+        for is_named, is_resumed, on_unknown_start, on_run_failed in product(
+            (NO, YES), (NO, YES), policies, after_failed
+        )
     ]
     for facts, options, adopted in product(facts_of_starts(), asked_for, (None, "1", "2")):
         row, decision = next(
