@@ -142,6 +142,7 @@ def _flow_runs(request: Request, user: GetUserDep, q: str = "", state: str = "")
         is_whole=not has_more and not states[State.UNKNOWN],
         has_more=has_more,
         max_rows=MAX_ROWS,
+        doubt_days=DOUBT_FOR.days,
         max_tasks=queries.MAX_TASKS,
         mistyped=_mistyped(tasks),
     )

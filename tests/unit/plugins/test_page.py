@@ -401,7 +401,7 @@ class TestStates:
         entry = {"at": ago(900).isoformat(), "max_tries": 2, "conn_id": task.mark}
         for number in (2, 3):
             task.put(f"workflow_automation_start/{number}/0", entry | {"flow_id": f"old-{number}"})
-        assert "No flow run" in listed().text
+        assert listed().rows == []
         text = tab(task).text
         assert "made again" in text
         assert "A run may have been started" in text
@@ -417,7 +417,7 @@ class TestStates:
         counts = {"total": 9, "started": 2, "rejected": 0, "unknown": 1, "remaining": 6}
         entry = {"at": ago(5).isoformat(), "try_number": 2, "max_tries": 2, "counts": counts}
         task.put("workflow_automation_batch_000000", entry)
-        assert "No flow run" in listed().text
+        assert listed().rows == []
         assert "starts all items again" in tab(task).text
         task.change(try_number=2)
         assert "in doubt|" in listed().rows[1]
@@ -451,10 +451,19 @@ class TestStates:
         task = Task(dag, starts=False)
         task.put("workflow-automation_start/1/0", {"state": "started"})
         Task(dag, state="failed").clear()
-        assert "No flow run" in listed().text
+        assert listed().rows == []
 
 
 class TestDoubts:
+    @pytest.mark.parametrize("query", [{}, {"q": "nothing"}])
+    def test_an_empty_page_says_what_it_lists_and_where_the_rest_is(self, dag, listed, query):
+        Task(dag, state="success").outcome()
+        found = listed(**query)
+        assert found.rows == []
+        assert f"{page.DOUBT_FOR.days} days" in found.text
+        assert "the tab Flow run" in found.text
+        assert "all 0" not in found.text
+
     def test_failed_tasks_are_counted_and_first(self, dag, listed, row):
         doubts = [Task(dag, state="failed", end_date=ago(60)) for _ in range(2)]
         Task(dag, state="up_for_retry")
