@@ -84,12 +84,13 @@ _RESPONSES: dict[Verdict, tuple[int, str]] = {
 
 async def _callback(request: Request) -> Response:
     try:
-        token = await _known_token(request)
-        if token is None:
+        token = _token(request)
+        issued = await _in_thread(metadata.find, token) if token else None
+        if issued is None:
             return _response(*_RESPONSES[Verdict.STOP])
 
-        body = await _body_or_note(request, token)
-        return await _in_thread(_handle, token, body)
+        body = await _body_or_note(request, issued)
+        return await _in_thread(_handle, token, issued, body)
     except HTTPException:
         raise
     except TimeoutError:
@@ -104,17 +105,13 @@ async def _callback(request: Request) -> Response:
     return _response(503, "Airflow cannot respond now: call again.")
 
 
-async def _known_token(request: Request) -> str | None:
-    """Return the token of a request, None unless it has just one, which a task has given out."""
+def _token(request: Request) -> str:
+    """Return the token of a request, empty unless it has just one."""
     tokens = request.query_params.getlist("token")
-    if len(tokens) != 1 or not is_token(tokens[0]):
-        return None
-
-    is_known = await _in_thread(metadata.is_known, tokens[0])
-    return tokens[0] if is_known else None
+    return tokens[0] if len(tokens) == 1 and is_token(tokens[0]) else ""
 
 
-async def _body_or_note(request: Request, token: str) -> bytes:
+async def _body_or_note(request: Request, token: metadata.IssuedToken) -> bytes:
     """
     Return the body of a request.
 
@@ -181,14 +178,14 @@ async def _in_thread(function: Callable[..., _T], *args: Any) -> _T:
         _PENDING.release()
 
 
-def _handle(token: str, body: bytes) -> Response:
+def _handle(token: str, issued: metadata.IssuedToken, body: bytes) -> Response:
     try:
         report = without_token(parse(body), token)
     except ValueError as error:
-        _note_refusal(token, 400, str(error))
+        _note_refusal(issued, 400, str(error))
         return _response(400, str(error))
 
-    verdict, end = metadata.respond(token, report)
+    verdict, end = metadata.respond(issued, report)
     if verdict is Verdict.OTHER_END and end:
         at = end.at.isoformat(timespec="seconds")
         return _response(409, f"The task has another end: {end.status!r} from {at}.")
@@ -196,7 +193,7 @@ def _handle(token: str, body: bytes) -> Response:
     return _response(*_RESPONSES[verdict])
 
 
-def _note_refusal(token: str, status: int, why: str) -> None:
+def _note_refusal(token: metadata.IssuedToken, status: int, why: str) -> None:
     """Store why a call is refused; if it cannot be stored, the response still says it."""
     try:
         metadata.note_refusal(token, f"{status}: {why}")

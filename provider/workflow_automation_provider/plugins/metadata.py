@@ -2,12 +2,13 @@
 What a run that calls Airflow reads and changes in the metadata database.
 
 **Find.** The token has the id of the task instance that made it: two queries by primary key find
-the task, even if a retry has changed its id since, and one its entries. :func:`is_known` makes no
+the task, even if a retry has changed its id since, and one its entries. :func:`find` makes no
 other query, takes no lock, and is all that a stranger gets.
 
-**Lock.** The DAG run, the task instance, and the start that gave out the token: in the order in
-which Airflow locks them when it suspends or clears a task. Then the entries are read again, in a
-statement of its own: one that has waited for a lock may not see what was written meanwhile. To
+**Lock.** The DAG run, the task instance, and the start that gave out the token, which never
+changes: in the order in which Airflow locks them when it suspends or clears a task. Then the
+entries are read again, in a statement of its own: what was read before the locks may have changed,
+and a statement that has waited for one may not see what was written meanwhile. To
 revoke a token, its task writes the start again, and so waits for what is decided here. SQLite locks
 no rows: one transaction writes at a time.
 
@@ -21,9 +22,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.models.dagrun import DagRun
 from airflow.models.task_state_store import TaskStateStoreModel as Store
@@ -48,6 +49,7 @@ from workflow_automation_provider.execution.starts.entries import (
     START_KEY,
     End,
     Entry,
+    LastMessage,
     Start,
     entry_of,
     message_key,
@@ -62,7 +64,6 @@ from workflow_automation_provider.execution.starts.ledger import facts_of
 from workflow_automation_provider.plugins.decision import Seen, Verdict, decide
 
 if TYPE_CHECKING:
-    from sqlalchemy import Select
     from sqlalchemy.orm import Session
 
     from workflow_automation_provider.execution.callbacks.report import Report
@@ -80,49 +81,83 @@ class UnavailableError(Exception):
     """Airflow cannot respond to a callback now, but may later. Never contains the body."""
 
 
-def is_known(token: str) -> bool:
+class IssuedToken(NamedTuple):
     """
-    Return whether a task has given out this token.
+    A token that a task has given out.
+
+    :param digest: its hash
+    :param task: the columns that identify the task instance
+    :param start: the key of the start
+    """
+
+    digest: str
+    task: Mapping[str, Any]
+    start: str
+
+
+class Locked(NamedTuple):
+    """
+    What a decision rests on, locked until the session ends.
+
+    :param task: the current try
+    :param message: the run's last message
+    """
+
+    session: Session
+    token: IssuedToken
+    dag_run_id: int
+    task: TaskInstance
+    seen: Seen
+    message: LastMessage
+
+
+def find(token: str) -> IssuedToken | None:
+    """
+    Return a token that a task has given out, None if none has.
 
     :raises UnavailableError: if the database is locked or cannot be reached, or a person has
         damaged a start
     """
     with _transaction() as session:
         ti = _find(session, token)
-        return ti is not None and _read(session, ti, digest_of(token)) is not None
+        if ti is None:
+            return None
+
+        digest, task = digest_of(token), _coordinates(ti)
+        issuer = _issuer(_starts(_entries(session, task, digest)), digest)
+        if issuer is None:
+            return None
+
+        return IssuedToken(digest, task, start_key(issuer.place))
 
 
-def respond(token: str, report: Report) -> tuple[Verdict, End | None]:
+def respond(token: IssuedToken, report: Report) -> tuple[Verdict, End | None]:
     """
     Decide what to say to a run, and store what it reports.
 
     :return: the verdict, and the end that the run has reported
     :raises UnavailableError: if the database is locked or cannot be reached
     """
-    digest, now = digest_of(token), datetime.now(UTC)
-    with _locked(token) as (session, ti, seen):
-        if seen is None:
+    now = datetime.now(UTC)
+    with _transaction(writes=True) as session:
+        locked = _lock(session, token)
+        if locked is None:
             return Verdict.STOP, None
 
+        seen = locked.seen
         verdict, after = decide(report, seen, now)
         if after != seen.reports:
-            _write(session, ti, run_key(digest), after)
+            _write(locked, run_key(token.digest), after)
 
         if isinstance(report, Running) and verdict is Verdict.GO_ON:
-            _change_message(
-                session,
-                ti,
-                digest,
-                at=now,
-                message=report.message or "",
-                progress=report.progress,
-            )
+            text = report.message or ""
+            _change_message(locked, at=now, message=text, progress=report.progress)
 
         if isinstance(report, Ended) and verdict is Verdict.END:
-            _wake(ti)
+            _wake(locked.task)
         if verdict is Verdict.STOP and _lacks_run_id(report, seen):
             why = "404: the end has no run_id, and the run has sent one before"
-            _change_message(session, ti, digest, refused_at=now, refusal=why)
+            _change_message(locked, refused_at=now, refusal=why)
 
         return verdict, after.end
 
@@ -133,51 +168,29 @@ def _lacks_run_id(report: Report, seen: Seen) -> bool:
     return is_nameless_end and bool(seen.reports.run_ids) and not seen.reports.stopped
 
 
-def note_refusal(token: str, why: str) -> None:
+def note_refusal(token: IssuedToken, why: str) -> None:
     """
     Store that a call was refused for its form: the flow may not tell people.
 
     :raises UnavailableError: if the database is locked or cannot be reached
     """
-    now = datetime.now(UTC)
-    with _locked(token) as (session, ti, seen):
-        if seen is not None:
-            _change_message(session, ti, digest_of(token), refused_at=now, refusal=why)
-
-
-@contextlib.contextmanager
-def _locked(token: str) -> Iterator[tuple[Session, Any, Seen | None]]:
-    """
-    Open a session, and lock what a decision rests on.
-
-    :return: the session; the task instance; and what is seen, None if that is gone
-    """
-    digest = digest_of(token)
     with _transaction(writes=True) as session:
-        ti = _find(session, token)
-        dag_run_goes_on = False
-        if ti is not None:
-            ti, dag_run_goes_on = _lock(session, ti, digest)
-
-        found = None
-        if ti is not None:
-            # Again: what was read before the locks may have changed.
-            found = _read(session, ti, digest, dag_run_goes_on=dag_run_goes_on)
-
-        yield session, ti, found[1] if found else None
+        locked = _lock(session, token)
+        if locked:
+            _change_message(locked, refused_at=datetime.now(UTC), refusal=why)
 
 
-def _find(session: Session, token: str) -> TaskInstance | None:
-    """Return the current try of the task instance that made a token; None if there is none."""
+def _find(session: Session, token: str) -> Any:
+    """Return the task instance that made a token, in any of its tries; None if there is none."""
     ti_id, options = task_of(token), [lazyload("*")]
-    ti: Any = session.get(TaskInstance, ti_id, options=options)
+    ti = session.get(TaskInstance, ti_id, options=options)
     # Airflow 3.4 keeps the earlier tries beside the current one, and hides them from all but get().
     with contextlib.suppress(ImportError):
         from airflow.models.taskinstancehistory import TaskInstanceHistory
 
         ti = ti or session.get(TaskInstanceHistory, ti_id, options=options)
 
-    return ti and _current(session, _coordinates(ti))
+    return ti
 
 
 def _coordinates(ti: Any) -> dict[str, Any]:
@@ -185,75 +198,69 @@ def _coordinates(ti: Any) -> dict[str, Any]:
     return {name: getattr(ti, name) for name in COORDINATES}
 
 
-def _current(
-    session: Session, coordinates: Mapping[str, Any], *, lock: bool = False
-) -> TaskInstance | None:
-    """Return the current try of the task instance with these coordinates; None if there is none."""
+def _current(session: Session, coordinates: Mapping[str, Any]) -> TaskInstance | None:
+    """Lock and return the current try of a task instance; None if there is none."""
     query = select(TaskInstance).filter_by(**coordinates).options(lazyload("*"))
-    if lock:
-        query = query.with_for_update(of=TaskInstance)
+    query = query.with_for_update(of=TaskInstance)
     query = query.execution_options(populate_existing=True)
     # Twice: while it waits for a lock, the next try may begin, which is another row on Airflow 3.4.
     found: TaskInstance | None = session.scalar(query) or session.scalar(query)
     return found
 
 
-def _dag_run(ti: TaskInstance) -> Select[Any]:
-    return select(DagRun.id).filter_by(dag_id=ti.dag_id, run_id=ti.run_id)
-
-
-def _lock(session: Session, ti: TaskInstance, digest: str) -> tuple[TaskInstance | None, bool]:
-    """
-    Lock what a decision rests on.
-
-    :return: the current try, None if any of that is gone, and whether its DAG run goes on
-    """
-    coordinates = _coordinates(ti)
+def _lock(session: Session, token: IssuedToken) -> Locked | None:
+    """Lock and read what a decision rests on; return None if any of that is gone."""
     # By its primary key: InnoDB locks no more of a row than the index that it is found by.
-    dag_run = select(DagRun.state).filter_by(id=_dag_run(ti).scalar_subquery())
-    state = session.scalar(dag_run.with_for_update(read=True, key_share=True))
-    if state is None:
-        return None, False
+    of_task = {"dag_id": token.task["dag_id"], "run_id": token.task["run_id"]}
+    dag_run_id = select(DagRun.id).filter_by(**of_task).scalar_subquery()
+    query = select(DagRun.id, DagRun.state).where(DagRun.id == dag_run_id)
+    dag_run = session.execute(query.with_for_update(read=True, key_share=True)).first()
+    if dag_run is None:
+        return None
 
-    current = _current(session, coordinates, lock=True)
-    if current is None:
-        return None, False
+    ti = _current(session, token.task)
+    start = select(Store.id).filter_by(**token.task, key=token.start)
+    if ti is None or session.scalar(start.with_for_update()) is None:
+        return None
 
-    found = _read(session, current, digest)
-    if found is None:
-        return None, False
+    entries = _entries(session, token.task, token.digest)
+    goes_on = dag_run.state not in State.finished_dr_states
+    seen = _seen(entries, ti, token.digest, dag_run_goes_on=goes_on)
+    if seen is None:
+        return None
 
-    start = select(Store.id).filter_by(**coordinates, key=found[0])
-    if session.scalar(start.with_for_update()) is None:
-        return None, False
-
-    return current, state not in State.finished_dr_states
+    message = read_message(entries.get(message_key(token.digest)))
+    return Locked(session, token, dag_run.id, ti, seen, message)
 
 
-def _read(
-    session: Session, ti: TaskInstance, digest: str, *, dag_run_goes_on: bool = False
-) -> tuple[str, Seen] | None:
+def _entries(session: Session, task: Mapping[str, Any], digest: str) -> dict[str, Any]:
+    """Return the starts of a task instance, and the entries of one token."""
+    keys = [run_key(digest), revoked_key(digest), message_key(digest)]
+    is_start = Store.key.startswith(START, autoescape=True)
+    query = select(Store.key, Store.value).filter_by(**task)
+    query = query.where(or_(Store.key.in_(keys), is_start))
+    return {entry.key: json_value(entry.value) for entry in session.execute(query)}
+
+
+def _issuer(starts: Iterable[Start], digest: str) -> Start | None:
+    """Return the start that gave out a token, None if none did."""
+    # A start that adopts a run has the token, too, but did not give it out.
+    issuers = (start for start in starts if start.token == digest and start.run is None)
+    return next(issuers, None)
+
+
+def _seen(
+    entries: Mapping[str, Any], ti: TaskInstance, digest: str, *, dag_run_goes_on: bool
+) -> Seen | None:
     """
-    Return the key of the start that gave out a token, and what is seen of it; None if none did.
+    Return what is seen of the start that gave out a token; None if none did.
 
     :param dag_run_goes_on: whether the task's DAG run has not ended
     """
-    is_of_token = Store.key.in_([run_key(digest), revoked_key(digest)])
-    is_start = Store.key.startswith(START, autoescape=True)
-    query = select(Store.key, Store.value).filter_by(**_coordinates(ti))
-    query = query.where(or_(is_of_token, is_start))
-    entries = {entry.key: json_value(entry.value) for entry in session.execute(query)}
-    try:
-        starts = _starts(entries)
-        # A start that adopts a run has the token, too, but did not give it out.
-        issuers = (start for start in starts if start.token == digest and start.run is None)
-        issuer = next(issuers, None)
-        if issuer is None:
-            return None
-
-        facts = facts_of(issuer, entries.get)
-    except InvalidRequestError as error:
-        raise UnavailableError(error.message) from None
+    starts = _starts(entries)
+    issuer = _issuer(starts, digest)
+    if issuer is None:
+        return None
 
     # A task instance that was deleted and made again begins at try 1, and may have the entries of
     # before.
@@ -264,8 +271,8 @@ def _read(
     if is_last and last.run:
         adopted = last.run["run_id"]
 
-    return start_key(issuer.place), Seen(
-        reports=facts.reports,
+    return Seen(
+        reports=facts_of(issuer, entries.get).reports,
         is_last=is_last,
         is_current=is_last and last.max_tries == ti.max_tries,
         is_revoked=revoked_key(digest) in entries,
@@ -322,29 +329,26 @@ def _wake(ti: TaskInstance) -> None:
     ti.trigger_timeout = min(ti.trigger_timeout or soon, soon)
 
 
-def _change_message(session: Session, ti: TaskInstance, digest: str, **fields: Any) -> None:
+def _change_message(locked: Locked, **fields: Any) -> None:
     """
     Change some fields of a run's :class:`LastMessage`.
 
     :param fields: those that change
     """
-    key = message_key(digest)
-    query = select(Store.value).filter_by(**_coordinates(ti), key=key)
-    before = read_message(json_value(session.scalar(query)))
-    _write(session, ti, key, replace(before, **fields))
+    _write(locked, message_key(locked.token.digest), replace(locked.message, **fields))
 
 
-def _write(session: Session, ti: TaskInstance, key: str, entry: Entry) -> None:
+def _write(locked: Locked, key: str, entry: Entry) -> None:
+    session, task = locked.session, locked.token.task
     values = {"value": json.dumps(entry_of(entry)), "updated_at": datetime.now(UTC)}
-    change = update(Store).filter_by(**_coordinates(ti), key=key).values(values)
+    change = update(Store).filter_by(**task, key=key).values(values)
     change = change.execution_options(synchronize_session=False)
     is_changed = session.execute(change).rowcount != 0  # type: ignore[attr-defined]
     if is_changed:
         return
 
     # Not left to the commit: waiting for locks is bounded only here.
-    dag_run_id = session.scalar(_dag_run(ti))
-    new = insert(Store).values(dag_run_id=dag_run_id, key=key, **values, **_coordinates(ti))
+    new = insert(Store).values(dag_run_id=locked.dag_run_id, key=key, **values, **task)
     session.execute(new)
 
 
@@ -354,11 +358,14 @@ def _transaction(*, writes: bool = False) -> Iterator[Session]:
     Open a session, and commit it at the end.
 
     :param writes: whether it may wait for locks, for a short time
-    :raises UnavailableError: if the database is locked or cannot be reached
+    :raises UnavailableError: if the database is locked or cannot be reached, or a person has
+        damaged an entry
     """
     try:
         with create_session() as session, _bounded(session) if writes else contextlib.nullcontext():
             yield session
+    except InvalidRequestError as error:
+        raise UnavailableError(error.message) from None
     except SQLAlchemyError as error:
         # The error's text has the statement's parameters, which may be secret.
         cause = getattr(error, "orig", error)

@@ -136,11 +136,13 @@ def test_body_of_a_stranger_is_not_read(dag, base_url):
 
 
 def test_slow_body(waiting, base_url, monkeypatch):
-    def know(_):
-        monkeypatch.setattr(callback_endpoint, "_TIMEOUT", 0.2)
-        return True
+    find = metadata.find
 
-    monkeypatch.setattr(metadata, "is_known", know)
+    def know(token):
+        monkeypatch.setattr(callback_endpoint, "_TIMEOUT", 0.2)
+        return find(token)
+
+    monkeypatch.setattr(metadata, "find", know)
     with half_a_request(base_url, waiting().url) as connection:
         assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
 
@@ -288,7 +290,7 @@ def test_stuck_database(request, waiting, http, monkeypatch, caplog):
     pending = threading.Semaphore(room)
     monkeypatch.setattr(callback_endpoint, "_PENDING", pending)
     with monkeypatch.context() as patch, ThreadPoolExecutor(room) as pool:
-        patch.setattr(metadata, "is_known", hang)
+        patch.setattr(metadata, "find", hang)
         patch.setattr(callback_endpoint, "_TIMEOUT", 0.2)
         responses = [
             *pool.map(lambda url: http.post(url, json=SUCCESS), [unknown() for _ in range(room)])
@@ -307,7 +309,7 @@ def test_stuck_database(request, waiting, http, monkeypatch, caplog):
 def test_shutdown_while_a_thread_is_stuck(request, monkeypatch):
     going_on = threading.Event()
     request.addfinalizer(going_on.set)
-    monkeypatch.setattr(metadata, "is_known", lambda _: going_on.wait())
+    monkeypatch.setattr(metadata, "find", lambda _: going_on.wait())
     monkeypatch.setattr(callback_endpoint, "_TIMEOUT", 0.2)
     with serving() as url:
         assert httpx.post(f"{url}{unknown()}", trust_env=False).status_code == 503
