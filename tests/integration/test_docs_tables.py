@@ -68,7 +68,9 @@ def test_the_arguments(name, kind):
     rows = table(path, "Argument")
     known = parameters(kind.__init__)
     assert {row[0] for row in rows} == set(known)
-    (templated,) = re.findall("^Templated, nested values too: (.+)", path.read_text(), re.MULTILINE)
+    (templated,) = re.findall(
+        r"^\[Templated\]\(\S*#templates\), nested values too: (.+)", path.read_text(), re.MULTILINE
+    )
     assert {*re.findall(r"`(\w+)`", templated)} == {*kind.template_fields}
     for name, _, default, _ in rows:
         parameter = known[name]

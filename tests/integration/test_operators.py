@@ -123,6 +123,30 @@ def test_chained_with_taskflow_in_a_group_natively(run_dag, service):
     assert result.xcom("after") == result.xcom("group.upload")
 
 
+def test_text_without_a_template_arrives_exactly_natively(run_dag, service):
+    run_dag("""
+        TEXT = "1_000\\r\\n"
+
+        with DAG("texts", schedule=None, render_template_as_native_obj=True):
+            on_success = FlowNotifier({"text": TEXT, "from": "{{ ti.task_id }}"})
+            TriggerFlowOperator.partial(
+                task_id="mapped", flow_id="007", on_success_callback=on_success
+            ).expand(inputs=[{"text": TEXT, "from": "{{ task.task_id }}"}])
+
+            @task.trigger_flow
+            def decorated(text):
+                return {"text": text, "from": "decorated"}
+
+            decorated(TEXT)
+    """)
+    assert sorted((run.inputs["from"], run.inputs["text"]) for run in service.runs) == [
+        ("decorated", "1_000\r\n"),
+        ("mapped", "1_000\r\n"),
+        ("mapped", "1_000\r\n"),
+    ]
+    assert "007" in {run.flow_id for run in service.runs}
+
+
 def test_what_has_no_value_starts_nothing(run_dag, service, capfd):
     """
     A flow_id is no trigger by key.

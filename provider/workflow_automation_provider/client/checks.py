@@ -245,6 +245,11 @@ def kind_of(value: object) -> str:
     return f"{article} {name}"
 
 
+def member(path: str, key: object) -> str:
+    """Return the path of a member as errors name it: ``inputs.rows``, ``inputs['first row']``."""
+    return f"{path}.{key}" if isinstance(key, str) and key.isidentifier() else f"{path}[{key!a}]"
+
+
 # Control characters, line and paragraph separators, and lone surrogates, which no log or database
 # can store.
 _NOT_ON_ONE_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")

@@ -19,7 +19,7 @@ from pathlib import PurePath
 from typing import Any, SupportsIndex, cast
 from uuid import UUID
 
-from workflow_automation_provider.client.checks import kind_of
+from workflow_automation_provider.client.checks import kind_of, member
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 # How deeply a value may be nested that Airflow stores: its own JSON fails on much deeper ones.
@@ -81,9 +81,7 @@ def _plain(value: object, path: str) -> Any:
         case UUID():
             return str(value)
         case Mapping():
-            return {
-                _key(key, path): _plain(item, _member(path, key)) for key, item in value.items()
-            }
+            return {_key(key, path): _plain(item, member(path, key)) for key, item in value.items()}
         case Sequence() if not isinstance(value, bytes | bytearray | memoryview):
             return [_plain(item, f"{path}[{number}]") for number, item in enumerate(value)]
 
@@ -190,10 +188,6 @@ def _key(key: object, path: str) -> str:
         )
 
     return _text(key, f"{path} (its key {key!a})")
-
-
-def _member(path: str, key: object) -> str:
-    return f"{path}.{key}" if isinstance(key, str) and key.isidentifier() else f"{path}[{key!a}]"
 
 
 def _rejection(path: str, what: str, fix: str) -> InvalidRequestError:

@@ -10,6 +10,7 @@ from airflow.sdk import BaseNotifier
 
 from workflow_automation_provider.client.checks import check_names, one_line, rendered
 from workflow_automation_provider.exceptions import Code, WorkflowAutomationError
+from workflow_automation_provider.operators.templates import TextKeeper
 
 if TYPE_CHECKING:
     import jinja2
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["FlowNotifier"]
 
 
-class FlowNotifier(BaseNotifier):
+class FlowNotifier(TextKeeper, BaseNotifier):
     """
     Start a run of a flow from a callback, such as ``on_failure_callback`` or a deadline alert.
 
@@ -131,12 +132,11 @@ class FlowNotifier(BaseNotifier):
         :param code: what to say of the run, if the error itself does not
         """
         from airflow.providers.common.compat.sdk import AirflowNotFoundException
-        from jinja2 import TemplateError
 
         text = str(error)
         if not isinstance(error, WorkflowAutomationError):
             # Any other error may quote a value that it could not handle, such as a connection.
-            is_shown = isinstance(error, AirflowNotFoundException | PermissionError | TemplateError)
+            is_shown = isinstance(error, AirflowNotFoundException | PermissionError)
             text = f"{type(error).__name__}{f': {error}' if is_shown else '.'}\n{code.consequence}"
             if flow is not None:
                 text = f"{text}\nFlow: {one_line(str(flow))}"

@@ -13,6 +13,7 @@ from airflow.sdk.definitions.asset import AssetRef
 from workflow_automation_provider.client.checks import check_seconds, one_line, rendered
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRetrier
+from workflow_automation_provider.operators.templates import TextKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +74,7 @@ class TaskSummary:
     written: object = ()
 
 
-class FlowOperator(BaseOperator, Generic[_Result]):
+class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
     """Base class of the operators: the connection, one hook per task, and the errors of a task."""
 
     workflow_automation_conn_id: str
@@ -82,6 +83,8 @@ class FlowOperator(BaseOperator, Generic[_Result]):
     _inside_a_task: ClassVar[str]
     """What to do in place of executing the operator inside another task."""
 
+    # An earlier try may have sent something.
+    _if_not_rendered = "Nothing was sent in this try."
     ui_color = "#e6f0fa"
 
     def __init__(self, *, flow_id: str, send_retry_timeout: float, **kwargs: Any) -> None:

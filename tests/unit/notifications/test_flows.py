@@ -109,7 +109,7 @@ class TestErrors:
             ({"inputs": {"a": {1}}}, "inputs.a is a set"),
             (
                 {"inputs": {"a": "{{ missing.attribute }}"}},
-                "UndefinedError: 'missing' is undefined\n",
+                "inputs.a is a template that cannot be rendered: 'missing' is undefined.\n",
             ),
             ({"inputs": {"a": "{{ 1 / 0 }}"}}, "ZeroDivisionError.\n"),
             ({"inputs": {}, "flow_id": "{{ none }}"}, "flow_id is 'None'"),
