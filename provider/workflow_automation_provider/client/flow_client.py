@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import httpx
 
@@ -323,7 +323,8 @@ class FlowClient:
         built = self._http.build_request(
             method, url, extensions={"connection": connection}, **message
         )
-        return cast("protocol.Response", self._http.send(built).extensions["response"])
+        response: protocol.Response = self._http.send(built).extensions["response"]
+        return response
 
 
 @contextmanager

@@ -24,7 +24,7 @@ import logging
 import ssl
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import httpcore
 import httpx
@@ -134,32 +134,28 @@ class Transport(httpx.BaseTransport):
         """
         connection: _Connection = request.extensions["connection"]
         progress = connection.backend.progress
-        unread = self._send(connection, request)
-        if not progress.has_read:
-            raise httpcore.RemoteProtocolError("the response arrived before the request was sent")
-
-        response = _read(unread, is_early=not progress.whole)
-        return httpx.Response(response.status, extensions={"response": response})
-
-    def _send(self, connection: _Connection, request: httpx.Request) -> httpcore.Response:
-        """Send a request, and return its response, of which the body is still to be read."""
-        progress = connection.backend.progress
-        content = progress.writes(cast("httpx.SyncByteStream", request.stream))
+        assert isinstance(request.stream, httpx.SyncByteStream)  # noqa: S101
         core_request = httpcore.Request(
             request.method,
             _core_url(request.url),
             headers=request.headers.raw,
-            content=content,
+            content=progress.writes(request.stream),
             extensions=request.extensions,
         )
         try:
-            return connection.pool.handle_request(core_request)
+            unread = connection.pool.handle_request(core_request)
         except (httpcore.NetworkError, httpcore.RemoteProtocolError):
             if connection.backend.has_responded:
                 self._has_lost_one = True
                 self.close()
 
             raise
+
+        if not progress.has_read:
+            raise httpcore.RemoteProtocolError("the response arrived before the request was sent")
+
+        response = _read(unread, is_early=not progress.whole)
+        return httpx.Response(response.status, extensions={"response": response})
 
 
 def too_large() -> httpcore.ReadError:
