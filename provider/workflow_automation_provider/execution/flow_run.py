@@ -68,6 +68,7 @@ class FlowRun:
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
     :param options: what the task asks for
     :param files: what to upload for the run, as passed by the DAG author
+    :param pushed: as in :class:`~.xcoms.RunXComs`
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class FlowRun:
         retrier: SendRetrier,
         options: StartOptions,
         files: FileSource | Sequence[FileSource] | None,
+        pushed: str,
     ) -> None:
         self._context = context
         self._hook = hook
@@ -84,7 +86,7 @@ class FlowRun:
         self._options = options
         self._files = files
         self._record = StartRecord(context, read_end=read_end)
-        self._xcoms = RunXComs(context, hook, retrier.log)
+        self._xcoms = RunXComs(context, hook, retrier.log, pushed)
         self._starter = RunStarter(self._record, hook, retrier, options)
         # A task that was resumed has uploaded the files of its run.
         self._uploads_files = files is not None and not options.is_resumed
@@ -161,8 +163,10 @@ class FlowRun:
     def _know(self, run: RunResult) -> None:
         """Keep the run, and store the link to it, at once if the task goes on after that."""
         self.run = run
-        waits = self._starter.facts.start.waits
-        self._xcoms.push_link(run.get("run_link"), at_once=waits or self._uploads_files)
+        # A task that was resumed has stored it, or stores it with the run's XComs.
+        begins_to_wait = self._starter.facts.start.waits and not self._options.is_resumed
+        at_once = begins_to_wait or self._uploads_files
+        self._xcoms.push_link(run.get("run_link"), at_once=at_once)
 
     def _is_other_connection(self, facts: Facts) -> bool:
         """Return whether the DAG names another connection than the run was started by."""

@@ -131,7 +131,7 @@ class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
         """
         return self._execute(context)
 
-    def _execute(self, context: Context, *, is_resumed: bool = False) -> _Result:
+    def _execute(self, context: Context, *, pushed: str | None = None) -> _Result:
         """Run the operator, if it is the task itself; raise errors as the task fails with them."""
         try:
             if self.task_id != context["ti"].task_id:
@@ -144,7 +144,7 @@ class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
                     ),
                 )
 
-            result = self._run_once(context, is_resumed=is_resumed)
+            result = self._run_once(context, pushed=pushed)
         except WorkflowAutomationError as error:
             failed = self._failure(context, self.hook.located(error, self.flow_id))
             raise failed from failed.__cause__
@@ -179,11 +179,11 @@ class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
         """Return the error to fail the task with."""
 
     @abc.abstractmethod
-    def _run_once(self, context: Context, *, is_resumed: bool) -> _Result:
+    def _run_once(self, context: Context, *, pushed: str | None) -> _Result:
         """
         Do the task's work.
 
-        :param is_resumed: whether Airflow continues a task that waited
+        :param pushed: if Airflow continues a task that waited, hash of what that has pushed
         """
 
     def on_kill(self) -> None:

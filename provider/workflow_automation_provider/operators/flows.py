@@ -166,7 +166,9 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         """
         return FlowOutput(operator=self)
 
-    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> RunResult:
+    def execute_complete(
+        self, context: Context, event: dict[str, Any] | None = None, pushed: str = ""
+    ) -> RunResult:
         """
         Continue a task that waits: Airflow calls this in place of ``execute``.
 
@@ -174,10 +176,11 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
 
         :param event: that Airflow's timeout has passed, which the endpoint may have shortened; not
             needed
+        :param pushed: hash of what the task has pushed of its run
         """
-        return self._execute(context, is_resumed=True)
+        return self._execute(context, pushed=pushed)
 
-    def _run_once(self, context: Context, *, is_resumed: bool) -> RunResult:
+    def _run_once(self, context: Context, *, pushed: str | None) -> RunResult:
         """Start the run, unless an earlier try did, then upload and wait as configured."""
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.flow_run import FlowRun
@@ -186,7 +189,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         options = StartOptions(
             context["ti"].max_tries,
             self._request_digest(),
-            is_resumed=is_resumed,
+            is_resumed=pushed is not None,
             on_unknown_start=self.on_unknown_start,
             on_run_failed=self.on_run_failed,
             claim_timeout=self.claim_timeout,
@@ -195,7 +198,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             heartbeat_timeout=self.heartbeat_timeout,
             callback_input=self.callback_input,
         )
-        flow_run = FlowRun(context, self.hook, self._retrier, options, self.files)
+        flow_run = FlowRun(context, self.hook, self._retrier, options, self.files, pushed or "")
         self._flow_run = flow_run
         run = flow_run.find()
         if run is None:

@@ -6,14 +6,14 @@ flow gets a URL of Airflow with a token for this run alone. The task waits in Ai
 ``awaiting_input`` (Airflow 3.3+) until the flow has called it:
 
 1. **Look** whether the run has ended: after the start, and whenever the task continues.
-2. **Push** what is known of the run as XComs, before the task is suspended: a person who knows the
-   end of the run may mark the task.
+2. **Push** what is newly known of the run as XComs, before the task is suspended: a person who
+   knows the end of the run may mark the task.
 3. **Suspend** the task until the endpoint wakes it, or the next look is due.
 
 A suspended task uses no worker, no triggerer and no pool slot. The scheduler's sweep of timeouts
 continues it in the operator's ``execute_complete``; the endpoint wakes it by lowering its timeout.
-A look does what a retry does: it reads the record, and so needs nothing that the task was suspended
-with.
+A look does what a retry does: it reads the record. The task is suspended with a hash of what it has
+pushed, so that each fact is pushed once.
 
 Where the flow cannot reach Airflow, its last step writes to a mailbox (:mod:`~.mailbox`). The task
 is then deferred to a trigger, which looks for the object.
@@ -236,7 +236,9 @@ class CompletionWait:
         from airflow.sdk.exceptions import TaskAwaitingInput
 
         raise TaskAwaitingInput(
-            method_name="execute_complete", kwargs={}, timeout=max(MIN_SLEEP, sleep)
+            method_name="execute_complete",
+            kwargs={"pushed": self._xcoms.pushed},
+            timeout=max(MIN_SLEEP, sleep),
         )
 
     def _defer(self, facts: Facts, left: timedelta) -> NoReturn:
@@ -250,7 +252,7 @@ class CompletionWait:
                 facts.start.mailbox, facts.until.isoformat(), mailbox.INTERVAL
             ),
             method_name="execute_complete",
-            kwargs={},
+            kwargs={"pushed": self._xcoms.pushed},
             # The trigger ends before that, unless there is no triggerer.
             timeout=left + _TRIGGERER_MARGIN,
         )

@@ -14,7 +14,6 @@ from entry_keys import (
     ADOPTED,
     FIRST_START,
     OUTCOME,
-    PREFIX,
     PROBE,
     REVOKED,
     RUN,
@@ -32,20 +31,6 @@ pytestmark = pytest.mark.usefixtures("airflow_home")
 
 def calls(*processes, kinds=("get", "set", "delete")):
     return [call for process in processes for call in process.calls if call.kind in kinds]
-
-
-@pytest.mark.parametrize(("make", "count"), [(trigger, 4), (claims, 5), (waits, 5)])
-@pytest.mark.parametrize("is_busy", [False, True])
-def test_a_start_reads_and_writes_little_and_a_busy_service_costs_nothing(
-    world, make, count, is_busy
-):
-    task = world(make(send_retry_timeout=60))
-    if is_busy:
-        task.faults.add("busy", retry_after="1")
-    first = task.try_()
-    names = [call.name.removeprefix(PREFIX).rpartition("/")[0] for call in calls(first)]
-    assert names == ["start/1", "start/1", "start/1", "outcome/1", "run"][:count]
-    assert triggers(task) == 1 + is_busy
 
 
 @pytest.mark.parametrize("is_claimed", [True, False])
@@ -98,16 +83,6 @@ def test_a_read_that_finds_nothing_hides_no_start_behind_an_earlier_one(world):
     task.try_(before("push", "", "kill"))
     task.try_(at("get", SECOND_START, "lost"))
     assert (task.state, triggers(task)) == ("success", 2)
-
-
-def test_a_wait(world):
-    task = world(waits())
-    task.try_()
-    task.try_()
-    assert task.flow.reports("success") == 200
-    task.try_()
-    assert (task.state, len(task.processes)) == ("success", 3)
-    assert len(calls(*task.processes)) <= 15
 
 
 def test_nothing_is_read_before_a_first_try_writes_but_its_own_place(world):

@@ -1,0 +1,157 @@
+"""
+What each event of a task costs: its calls of Airflow, each with its reason, and its frames.
+
+A call takes some 10 ms: one more needs its reason here. What a run's own call costs is in
+``plugins/test_statements.py``.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from entry_keys import PREFIX
+from world_calls import before
+
+from .starts import claims, trigger, waits
+
+pytestmark = pytest.mark.usefixtures("airflow_home")
+
+START = [
+    ("get start/1/0", "this try may have been executed before"),
+    ("set start/1/0", "a later try must know of a request that was sent"),
+    ("get start/1/0", "Airflow still runs this try: a write alone may be repeated, or lost"),
+    ("send trigger", ""),
+    ("set outcome/1/0", "a later try returns this run"),
+]
+CLAIM = [("get run", "a proxy may have sent the request twice, and the other run has claimed")]
+LINK = [("push _link_FlowRunLink", "the button works while the task goes on")]
+RUN = [
+    ("push return_value", "a person may mark the task, whose run the next one gets"),
+    ("push run_id", "the same, by its key"),
+    ("push run_link", "the same"),
+    ("push flow_id", "the same"),
+]
+RESULT = [("push return_value", "Airflow's own, as each of its keys, and the link")]
+FIND = [
+    ("get start/1/0", "the start of this try"),
+    ("get start/1/1", "the next: an execution of this try may have made another"),
+    ("get run", "what the run has reported"),
+    ("get outcome/1/0", "the run, as the response had it"),
+]
+REVOKED = [("get revoked", "a run that has not claimed may have been told to stop")]
+HEARTBEAT = [("get message", "when the run last reported")]
+
+
+def names(process):
+    """Return the calls of a process, as their kind and the key, without the hash of a token."""
+
+    def name(key):
+        key = key.removeprefix(PREFIX).removeprefix("/api/")
+        return key.rpartition("/")[0] if len(key) > 64 else key
+
+    return [f"{call.kind} {name(call.name)}" for call in process.calls]
+
+
+def cost(*parts):
+    return [call for part in parts for call, _ in part]
+
+
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (trigger, [START, RESULT]),
+        (claims, [START, CLAIM, RESULT]),
+        (waits, [START, CLAIM, LINK, RUN]),
+        (
+            lambda: waits(heartbeat_timeout=timedelta(days=1)),
+            [START, CLAIM, LINK, HEARTBEAT, RUN],
+        ),
+    ],
+)
+def test_a_start(world, make, parts):
+    assert names(world(make()).try_()) == cost(*parts)
+
+
+def test_a_busy_service_costs_no_call(world):
+    task = world(trigger(send_retry_timeout=60))
+    task.faults.add("busy", retry_after="1")
+    send, *outcome = START[3:]
+    assert names(task.try_()) == cost(START[:3], [send], [send], outcome, RESULT)
+
+
+def test_a_look_pushes_nothing_again(world):
+    """And less is read of a run that has claimed. What it reported anew is pushed once."""
+    task = world(waits(heartbeat_timeout=timedelta(days=1)))
+    task.try_()
+    for _ in range(2):
+        assert names(task.try_()) == cost(FIND, REVOKED, HEARTBEAT)
+
+    link = "http://service/runs/another"
+    assert task.flow.reports("started", run_id=True, run_link=link) == 200
+    assert names(task.try_()) == cost(FIND, HEARTBEAT, LINK, RUN)
+    assert task.xcoms["run_link"] == task.xcoms["_link_FlowRunLink"] == link
+    for _ in range(2):
+        assert names(task.try_()) == cost(FIND, HEARTBEAT)
+
+    assert task.flow.reports("success", run_id=True) == 200
+    assert names(task.try_()) == cost(FIND, [("get message", "the log says it")], RESULT)
+    assert task.state == "success"
+
+
+def test_what_could_not_be_pushed_is_pushed_by_the_next_look(world):
+    def fail():
+        raise OSError
+
+    task = world(waits())
+    task.try_(before("push", "return_value", fail))
+    assert names(task.try_()) == cost(FIND, REVOKED, LINK, RUN)
+    assert names(task.try_()) == cost(FIND, REVOKED)
+
+
+FRAMES = [
+    ("TriggerFlowOperator.execute", "operators/base", "Airflow calls it"),
+    ("TriggerFlowOperator._execute", "operators/base", "errors become those of a task"),
+    ("TriggerFlowOperator._run_once", "operators/flows", "find, send, upload, wait"),
+    ("FlowRun.send", "execution/flow_run", "gives the run its URL, makes the request"),
+    ("RunStarter.send", "execution/starts/starter", "makes the start"),
+    ("StartSender.send", "execution/starts/sender", "records it, and its outcome"),
+    ("SendRetrier.send", "execution/retry", "sends again while the service is busy"),
+    ("StartSender._send_request", "execution/starts/sender", "has the client of the connection"),
+    ("FlowClient.trigger", "client/flow_client", "reads the run"),
+    ("FlowClient._send", "client/flow_client", "an error says whether a run was started"),
+    ("FlowClient._response", "client/flow_client", "httpx builds the request"),
+    ("Transport.handle_request", "client/transport", "one connection a request"),
+    ("_Stream.write", "client/transport", "the deadline"),
+]
+"""Ours, from ``execute`` to the socket: what else is on the way is httpx and httpcore."""
+
+
+def test_the_frames_of_a_start(world, monkeypatch):
+    package = Path(sys.modules["workflow_automation_provider"].__path__[0])
+    frames: list[tuple[str, str]] = []
+
+    def sends(self, *args):
+        if threading.current_thread() is threading.main_thread():
+            frames[:] = reversed([*ours(sys._getframe(1))])
+        return send(self, *args)
+
+    def ours(frame):
+        while frame:
+            path = Path(frame.f_code.co_filename)
+            if package in path.parents:
+                module = path.relative_to(package).with_suffix("").as_posix()
+                owner = type(frame.f_locals["self"]).__name__
+                yield f"{owner}.{frame.f_code.co_name}", module
+
+            frame = frame.f_back
+
+    send = socket.socket.send
+    monkeypatch.setattr(socket.socket, "send", sends)
+    world(trigger()).try_()
+    assert frames == [(name, module) for name, module, _ in FRAMES]
