@@ -7,7 +7,6 @@ import errno
 import os
 import secrets
 import shutil
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,8 @@ def check_writable(fs: Any, key: str) -> None:
     :raises Exception: of any kind, if it cannot be written
     """
     is_in_bucket = bucket_of(key) != ""
-    if not is_in_bucket:
-        if in_time(fs.isdir, key):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if _is_local(fs):
-            _check_replaceable(Path(key))
+    if not is_in_bucket and in_time(fs.isdir, key):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
     # The right to write may be limited to names that begin like this one.
     probe = f"{key}.probe-{secrets.token_hex(8)}"
@@ -54,7 +50,7 @@ def write_whole(fs: Any, key: str, path: str) -> None:
     beside = _name_beside(key)
     try:
         _put(fs, path, beside)
-        if _is_local(fs) and Path(key).exists():
+        if "file" in fs.protocol and Path(key).exists():
             shutil.copymode(key, beside)
         in_time(fs.mv, beside, key)
     except BaseException:
@@ -74,20 +70,3 @@ def _name_beside(key: str) -> str:
     """Return a name in the folder of a key that no other file has."""
     folder, separator, _ = key.rpartition("/")
     return f"{folder}{separator}.output-{secrets.token_hex(8)}"
-
-
-def _is_local(fs: Any) -> bool:
-    return "file" in fs.protocol
-
-
-def _check_replaceable(path: Path) -> None:
-    """Raise a PermissionError if a file is another user's, in a sticky folder such as ``/tmp``."""
-    try:
-        owner = path.stat().st_uid
-    except FileNotFoundError:
-        return
-
-    folder = path.parent.stat()
-    is_sticky = bool(folder.st_mode & stat.S_ISVTX)
-    if is_sticky and os.geteuid() not in (0, owner, folder.st_uid):
-        raise PermissionError(errno.EPERM, "it is another user's, in a folder with the sticky bit")

@@ -165,7 +165,7 @@ def test_all_is_sent_again_if_the_requests_differ(service, attempt, write, log, 
 def test_another_machine_with_other_media_types_continues_an_upload(
     service, attempt, write, monkeypatch
 ):
-    files = [write("a.xlsx"), write("b.odd"), write("c.odd")]
+    files = [write("a.xlsx"), write("b.odd"), write("c.odd"), write("d.jpg")]
     service.faults.add("delay", operation="upload", seconds=0)  # the first request gets through
     service.faults.add("busy", operation="upload")
     options = {"file_format": None, "files_per_request": 1}
@@ -177,6 +177,7 @@ def test_another_machine_with_other_media_types_continues_an_upload(
         ("a.xlsx", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
         ("b.odd", "application/other"),
         ("c.odd", "application/other"),
+        ("d.jpg", "image/jpeg"),
     ]
 
 

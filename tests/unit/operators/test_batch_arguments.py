@@ -126,25 +126,9 @@ def read_only(bucket, monkeypatch):
         server.shutdown()
 
 
-@pytest.fixture
-def sticky(tmp_path, monkeypatch):
-    """Return another user's file in a folder such as /tmp."""
-    folder = tmp_path / "sticky"
-    folder.mkdir()
-    folder.chmod(0o1777)
-    file = folder / "output.jsonl"
-    file.touch(0o666)
-    monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
-    return str(file)
-
-
 @pytest.mark.parametrize(
     ("place", "error"),
-    [
-        ("bucket", InvalidRequestError),
-        ("read_only", FileUnavailableError),
-        ("sticky", FileUnavailableError),
-    ],
+    [("bucket", InvalidRequestError), ("read_only", FileUnavailableError)],
 )
 def test_an_output_that_may_not_be_written_starts_nothing(batch, service, request, place, error):
     output = request.getfixturevalue(place)

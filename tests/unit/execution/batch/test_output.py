@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -93,23 +90,6 @@ def test_a_bucket_without_the_right_to_write_is_found_by_the_check(
         with pytest.raises(OutputUnavailableError, match="Access Denied"):
             batch([{}], output_path=bucket.url("output.jsonl"))
     assert service.runs == []
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_a_file_of_another_user_in_a_sticky_folder_is_found_by_the_check():
-    with tempfile.TemporaryDirectory() as home:
-        folder = Path(home)
-        folder.chmod(0o1777)
-        path = folder / "output.jsonl"
-        path.touch()
-        try:
-            os.seteuid(65534)
-            with pytest.raises(OutputUnavailableError, match="output_path is "):
-                OutputFile(str(path)).check(NO_FILE)
-            OutputFile(str(folder / "other.jsonl")).check(NO_FILE)
-        finally:
-            os.seteuid(0)
-        OutputFile(str(path)).check(NO_FILE)
 
 
 def test_who_may_write_need_not_be_allowed_to_look(bucket, monkeypatch):
