@@ -20,10 +20,8 @@ rare, a connection is used again only if
 from __future__ import annotations
 
 import contextlib
-import logging
 import ssl
 from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import httpcore
@@ -35,6 +33,7 @@ from workflow_automation_provider.client.network import (
     unusable_proxy,
 )
 from workflow_automation_provider.client.protocol import Response
+from workflow_automation_provider.client.quiet import quiet
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.send_progress import SendProgress
@@ -48,15 +47,7 @@ RESPONSE_LIMIT = 1024 * 1024
 # At DEBUG level, httpcore logs the headers of responses, and errors that quote them. A service may
 # have put the key into one, and some of Airflow's executors print logs unmasked. A filter on a
 # parent does not apply to its children, so each is listed.
-_WIRE_LOGGERS = [
-    logging.getLogger(f"httpcore.{part}") for part in ("connection", "http11", "proxy", "socks")
-]
-_in_request = ContextVar("in_request", default=False)
-
-
-def _is_of_others(_: logging.LogRecord) -> bool:
-    """Return whether a log record is about a request of other code than this provider."""
-    return not _in_request.get()
+_WIRE_LOGGERS = [f"httpcore.{part}" for part in ("connection", "http11", "proxy", "socks")]
 
 
 class Transport(httpx.BaseTransport):
@@ -79,8 +70,6 @@ class Transport(httpx.BaseTransport):
         # Whether a connection that was used again has ended without a response.
         self._has_lost_one = False
         self._proxy = _usable(proxy, tls) if proxy else None
-        for logger in _WIRE_LOGGERS:
-            logger.addFilter(_is_of_others)  # adding it again has no effect
 
     def keep_alive(self) -> None:
         """Keep connections open from now on, for requests from any thread."""
@@ -98,11 +87,10 @@ class Transport(httpx.BaseTransport):
         """Lend a connection for one request: an idle one, or a new one."""
         connection = self._take()
         connection.backend.progress = progress
-        outer = _in_request.set(True)  # a file that is sent may be read by a request
         try:
-            yield connection
+            with quiet(_WIRE_LOGGERS):
+                yield connection
         finally:
-            _in_request.reset(outer)
             self._give_back(connection)
 
     def _take(self) -> _Connection:

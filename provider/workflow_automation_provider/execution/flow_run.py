@@ -37,7 +37,7 @@ from workflow_automation_provider.execution.starts.record import StartRecord
 from workflow_automation_provider.execution.starts.starter import RunStarter
 from workflow_automation_provider.execution.store import unsupported_setting
 from workflow_automation_provider.execution.xcoms import RunXComs
-from workflow_automation_provider.hooks.mailbox import open_mailbox, secrets_of
+from workflow_automation_provider.hooks.mailbox import MARGIN, open_mailbox, secrets_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -241,7 +241,8 @@ class FlowRun:
                     next_step=f"Leave {argument} out, or set callback_base_url to Airflow's URL.",
                 )
 
-        service = urlsplit(self._hook.get_conn().base_url).hostname or ""
+        service_url = self._hook.get_conn().base_url
+        service = urlsplit(service_url).hostname or ""
         if folder.startswith("file:") and not is_loopback(service):
             raise InvalidRequestError(
                 "The connection's callback_base_url is a folder of this machine, to which the "
@@ -249,12 +250,15 @@ class FlowRun:
                 next_step=f"Set it to a folder of an object store, such as {MAILBOX_EXAMPLE}.",
             )
 
-        mailbox = mailbox_of(folder, token)
-        url = open_mailbox(mailbox).upload_url(self._options.completion_timeout)
+        name = mailbox_of(folder, token)
+        mailbox = open_mailbox(name)
+        lifetime = self._options.completion_timeout + MARGIN
+        mailbox.check(lifetime, service_url, allow_http=self._hook.extra.allow_http)
+        url = mailbox.sign(lifetime)
         for secret in secrets_of(url):
             self._hide(secret)
 
-        return url, {"token": token, "mailbox": mailbox}
+        return url, {"token": token, "mailbox": name}
 
     def _hide(self, secret: str) -> None:
         """Never show a secret of the run's URL."""

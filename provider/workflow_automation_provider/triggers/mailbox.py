@@ -8,10 +8,12 @@ the trigger may be started over at any time, or run twice.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
@@ -27,10 +29,13 @@ The first is no sooner: Airflow 3.3 takes a task that is queued again before its
 it leave its worker for one that was lost.
 """
 
-_AT_ONCE = 8
-"""How many look at a time in one triggerer, so that a slow store does not take all its threads."""
+_AT_ONCE = 2
+"""How many look at a time by one connection: a store that hangs holds up no other."""
 
-_threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="workflow-automation-mailbox")
+
+@functools.cache
+def _threads(_conn_id: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="workflow-automation-mailbox")
 
 
 class MailboxTrigger(BaseTrigger):
@@ -40,9 +45,12 @@ class MailboxTrigger(BaseTrigger):
     :param mailbox: the URL of the object, without credentials
     :param until: when to end at the latest, in ISO 8601
     :param interval: seconds before each look
+    :param unknown: what another version has stored
     """
 
-    def __init__(self, mailbox: str, until: str, interval: float = INTERVAL) -> None:
+    def __init__(
+        self, mailbox: str, until: str, interval: float = INTERVAL, **unknown: Any
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.mailbox = mailbox
         self.until = until
@@ -55,8 +63,9 @@ class MailboxTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """End once the object is there, or the time is up."""
+        conn_id = urlsplit(self.mailbox).netloc.rpartition("@")[0]
         exists = sync_to_async(
-            open_mailbox(self.mailbox).exists, thread_sensitive=False, executor=_threads
+            open_mailbox(self.mailbox).exists, thread_sensitive=False, executor=_threads(conn_id)
         )
         problem = ""
         pause = self.interval
@@ -64,8 +73,12 @@ class MailboxTrigger(BaseTrigger):
             await asyncio.sleep(pause)
             pause = min(self.interval, self._left())
             try:
-                if await exists():
-                    break
+                # Which ends waiting for a turn as well.
+                async with asyncio.timeout(self._left()):
+                    if await exists():
+                        break
+            except TimeoutError:
+                break
             except NotSentError as error:
                 # It may pass. If not, the task fails with it, which looks at the end.
                 if error.message != problem:

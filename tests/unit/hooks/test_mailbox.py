@@ -1,4 +1,4 @@
-"""Mailboxes: what a run can write by a URL, and what Airflow reads of it."""
+"""Mailboxes: what is checked before a run, what it can write by a URL, and what Airflow reads."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ import json
 import logging
 import socket
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
 
+from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError
-from workflow_automation_provider.hooks import mailbox as mailboxes
 from workflow_automation_provider.hooks.mailbox import open_mailbox, secrets_of
+from workflow_automation_provider.hooks.mailboxes import s3, store
 
 HOUR = timedelta(hours=1)
 FIRST = {"If-None-Match": "*"}
+SERVICE = "http://127.0.0.1:1/api"
+
+ROLE = "arn:aws:iam::123456789012:role/reader"
 
 
 def put(url, body=b"{}", **headers):
     return httpx.put(url, content=body, headers={**FIRST, **headers}).status_code
+
+
+def s3_error(code):
+    return f"<Error><Code>{code}</Code><Message>No.</Message></Error>".encode()
 
 
 @pytest.fixture
@@ -30,16 +39,45 @@ def mailbox(bucket):
     return open_mailbox(bucket.url("callbacks/a.json"))
 
 
-def reconnect(monkeypatch, bucket, port, **fields):
-    """Change the connection of a bucket."""
-    connection = {**bucket.connection(port), **fields}
-    monkeypatch.setenv(f"AIRFLOW_CONN_{bucket.conn_id.upper()}", json.dumps(connection))
-    mailboxes._client_of.cache_clear()
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    s3._connection.cache_clear()
+    monkeypatch.setitem(s3._LIMITS, "retries", {"max_attempts": 0})
+    monkeypatch.setattr(store, "_PAUSES", (0.0, 0.0, 0.0))
 
 
-class TestS3:
+@pytest.fixture
+def reconnect(bucket, s3_port, monkeypatch):
+    """Change the connection of the bucket."""
+
+    def change(port=s3_port, *, extra=None, **fields):
+        connection = {**bucket.connection(port), **fields}
+        connection["extra"] = {**connection["extra"], **(extra or {})}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{bucket.conn_id.upper()}", json.dumps(connection))
+        s3._connection.cache_clear()
+
+    return change
+
+
+@pytest.fixture
+def proxy(s3_port, reconnect):
+    """Run a proxy between the connection of the bucket and the store."""
+    with StoreProxy(s3_port).running() as running:
+        reconnect(running.port)
+        yield running
+
+
+@pytest.fixture
+def _all_hosts_are_here(monkeypatch):
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda _, *more, **options: resolve("127.0.0.1", *more, **options)
+    )
+
+
+class TestUrl:
     def test_takes_the_first_end_alone(self, mailbox):
-        url = mailbox.upload_url(HOUR)
+        url = mailbox.sign(HOUR)
         assert (mailbox.exists(), mailbox.read(10)) == (False, None)
         assert [put(url, b"first"), put(url, b"second")] == [200, 412]
         assert mailbox.exists()
@@ -48,147 +86,263 @@ class TestS3:
         assert abs(written.at - datetime.now(UTC)) < timedelta(minutes=1)
 
     def test_takes_json_as_a_flow_sends_it(self, mailbox):
-        assert put(mailbox.upload_url(HOUR), **{"Content-Type": "application/json"}) == 200
+        assert put(mailbox.sign(HOUR), **{"Content-Type": "application/json"}) == 200
 
-    def test_url_is_signed_for_one_object_and_the_header(self, bucket, mailbox):
-        url = urlsplit(mailbox.upload_url(HOUR))
+    def test_is_signed_for_one_object_and_the_header(self, bucket, mailbox):
+        url = urlsplit(mailbox.sign(HOUR))
         query = parse_qs(url.query)
         assert url.path == f"/{bucket.name}/callbacks/a.json"
         assert query["X-Amz-Algorithm"] == ["AWS4-HMAC-SHA256"]
         assert query["X-Amz-SignedHeaders"] == ["host;if-none-match"]
-        assert query["X-Amz-Expires"] == [str(75 * 60)]
+        assert query["X-Amz-Expires"] == ["3600"]
         assert not [name for name in query if "checksum" in name.lower()]
         assert secrets_of(url.geturl()) == query["X-Amz-Signature"]
 
-    def test_keeps_what_the_connection_configures(self, bucket, s3_port, monkeypatch):
-        reconnect(monkeypatch, bucket, s3_port)
+    def test_is_signed_without_a_request_once_the_store_was_asked(self, mailbox, proxy):
+        mailbox.sign(HOUR)
+        assert proxy.counts() == {"GET": 1}
+        mailbox.sign(HOUR)
+        assert proxy.counts() == {"GET": 1}
+
+    @pytest.mark.usefixtures("_all_hosts_are_here")
+    def test_keeps_what_the_connection_configures(self, mailbox, bucket, reconnect, s3_port):
         style = {"s3": {"addressing_style": "virtual"}}
-        connection = bucket.connection(s3_port, **style)
-        connection["extra"]["endpoint_url"] = f"http://store.localhost:{s3_port}"
-        resolve = socket.getaddrinfo
-        monkeypatch.setattr(socket, "getaddrinfo", lambda _, *more: resolve("127.0.0.1", *more))
-        reconnect(monkeypatch, bucket, s3_port, **connection)
-        url = open_mailbox(bucket.url("a.json")).upload_url(HOUR)
+        config = bucket.connection(s3_port, **style)["extra"]["config_kwargs"]
+        endpoint = f"http://store.localhost:{s3_port}"
+        reconnect(extra={"endpoint_url": endpoint, "config_kwargs": config})
+        url = mailbox.sign(HOUR)
         assert urlsplit(url).hostname == f"{bucket.name}.store.localhost"
 
-    def test_reads_no_more_than_was_asked_for(self, bucket, mailbox):
-        bucket.write("callbacks/a.json", b"x" * 1_000_000)
-        assert mailbox.read(10).body == b"x" * 11
+    def test_cannot_be_used_after_seven_days(self, mailbox):
+        assert mailbox.sign(timedelta(days=7))
+        with pytest.raises(InvalidRequestError, match="7 days"):
+            mailbox.sign(timedelta(days=7, seconds=1))
 
-    def test_cannot_be_written_after_seven_days(self, mailbox):
-        longest = timedelta(days=7) - mailboxes.MARGIN
-        assert mailbox.upload_url(longest)
-        with pytest.raises(InvalidRequestError, match=r"completion_timeout is 7 days.*7 days"):
-            mailbox.upload_url(timedelta(days=7))
-
-    def test_needs_credentials_that_last(self, bucket, s3_port, monkeypatch, mailbox):
-        extra = {**bucket.connection(s3_port)["extra"], "aws_session_token": "a-token"}
-        reconnect(monkeypatch, bucket, s3_port, extra=extra)
+    def test_needs_credentials_that_last(self, mailbox, reconnect):
+        reconnect(extra={"aws_session_token": "a-token"})
         with pytest.raises(InvalidRequestError, match="do not say when they expire"):
-            mailbox.upload_url(HOUR)
+            mailbox.sign(HOUR)
 
-    def test_needs_a_role_that_outlives_the_wait(self, bucket, s3_port, monkeypatch, mailbox):
+    def test_without_credentials_is_an_error_that_may_pass(self, mailbox, reconnect, monkeypatch):
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        reconnect(login=None, password=None)
+        with pytest.raises(NotSentError, match="has no credentials"):
+            mailbox.sign(HOUR)
+
+
+class TestRole:
+    @pytest.fixture
+    def sts(self, reconnect):
+        """Give the connection a role."""
         from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
-        try:
-            _, port = server.get_host_and_port()
-            extra = {
-                **bucket.connection(s3_port)["extra"],
-                "role_arn": "arn:aws:iam::123456789012:role/reader",
-                "service_config": {"sts": {"endpoint_url": f"http://127.0.0.1:{port}"}},
-            }
-            reconnect(monkeypatch, bucket, s3_port, extra=extra)
-            url = mailbox.upload_url(timedelta(minutes=30))
-            assert len(secrets_of(url)) == 2  # with the token of the session
-            with pytest.raises(InvalidRequestError, match="expire before that") as caught:
-                mailbox.upload_url(HOUR)
-        finally:
-            server.stop()
+        _, port = server.get_host_and_port()
+        sts = {"sts": {"endpoint_url": f"http://127.0.0.1:{port}"}}
+        reconnect(extra={"role_arn": ROLE, "service_config": sts})
+        yield
+        server.stop()
+
+    @pytest.mark.usefixtures("sts")
+    def test_must_outlive_the_wait(self, mailbox):
+        assert len(secrets_of(mailbox.sign(HOUR / 2))) == 2  # with the token of the session
+        with pytest.raises(InvalidRequestError, match="expire before that") as caught:
+            mailbox.sign(2 * HOUR)
         assert "access key of its own" in str(caught.value)
 
-    def test_without_credentials_is_an_error(self, bucket, s3_port, monkeypatch, mailbox):
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        reconnect(monkeypatch, bucket, s3_port, login=None, password=None)
-        with pytest.raises(InvalidRequestError, match=f"connection {bucket.conn_id} has none"):
-            mailbox.upload_url(HOUR)
-
-    def test_with_a_connection_that_is_not_usable_is_an_error(self, bucket, monkeypatch, mailbox):
-        reconnect(monkeypatch, bucket, 1, conn_type="aws", extra={"region_name": "a b"})
-        with pytest.raises(InvalidRequestError, match=f"bucket {bucket.name} cannot be used"):
-            mailbox.upload_url(HOUR)
-
-    def test_forbidden_is_not_yet(self, bucket, mailbox, monkeypatch, caplog, answering):
-        reconnect(monkeypatch, bucket, answering(403))
-        assert [mailbox.exists(), mailbox.exists(), mailbox.read(9)] == [False, False, None]
-        assert caplog.text.count("s3:GetObject") == 1
-
-    def test_that_cannot_be_asked_is_an_error(self, bucket, mailbox, monkeypatch, answering):
-        reconnect(monkeypatch, bucket, answering(400))
-        for ask in (mailbox.exists, lambda: mailbox.read(9)):
-            with pytest.raises(NotSentError, match=rf"s3://{bucket.name}/callbacks/a\.json"):
-                ask()
-
-    def test_that_cannot_be_asked_starts_nothing(self, bucket, mailbox, monkeypatch, answering):
-        body = b"<Error><Code>NoSuchBucket</Code><Message>No.</Message></Error>"
-        reconnect(monkeypatch, bucket, answering(404, body))
-        with pytest.raises(NotSentError, match="NoSuchBucket"):
-            mailbox.upload_url(HOUR)
-
-    def test_is_not_read_as_missing_where_its_role_is_denied(
-        self, bucket, s3_port, mailbox, monkeypatch, answering
-    ):
-        body = (
-            b"<Response><Error><Code>AccessDenied</Code><Message>No.</Message></Error></Response>"
-        )
-        sts = {"endpoint_url": f"http://127.0.0.1:{answering(403, body)}"}
-        extra = {
-            **bucket.connection(s3_port)["extra"],
-            "role_arn": "arn:aws:iam::123456789012:role/reader",
-            "service_config": {"sts": sts},
-        }
-        reconnect(monkeypatch, bucket, s3_port, extra=extra)
-        for ask in (mailbox.exists, lambda: mailbox.read(9)):
-            with pytest.raises(NotSentError, match="AccessDenied"):
-                ask()
-
-    def test_logs_no_signature(self, mailbox, caplog):
+    @pytest.mark.usefixtures("sts")
+    def test_is_not_shown_at_debug(self, mailbox, caplog):
         with caplog.at_level(logging.DEBUG):
-            secrets = secrets_of(mailbox.upload_url(HOUR))
-        assert "StringToSign" in caplog.text, "the lines of a request are seen"
+            mailbox.check(HOUR / 2, SERVICE)
+            mailbox.exists()
+            mailbox.read(9)
+            url = mailbox.sign(HOUR / 2)
+        credentials = s3._connection(mailbox._store._conn_id).opened().credentials
+        secrets = [credentials.secret_key, *secrets_of(url), "X-Amz-Signature"]
+        assert caplog.records, "some lines are seen"
         assert not [secret for secret in secrets if secret in caplog.text]
+
+    @pytest.mark.parametrize(
+        ("status", "code", "error"),
+        [
+            (403, "AccessDenied", InvalidRequestError),
+            (400, "Throttling", NotSentError),
+            (503, "Unavailable", NotSentError),
+        ],
+    )
+    def test_that_is_not_given(self, mailbox, reconnect, answering, status, code, error):
+        body = f"<Response>{s3_error(code).decode()}</Response>".encode()
+        sts = {"sts": {"endpoint_url": f"http://127.0.0.1:{answering(status, body)}"}}
+        reconnect(extra={"role_arn": ROLE, "service_config": sts})
+        with pytest.raises(error, match=code):
+            mailbox.check(HOUR / 2, SERVICE)
+        for ask in (mailbox.exists, lambda: mailbox.read(9)):
+            with pytest.raises(NotSentError, match=code):
+                ask()
+
+    def test_whose_service_hangs_ends_in_time(self, mailbox, reconnect, monkeypatch):
+        monkeypatch.setitem(s3._LIMITS, "read_timeout", 0.2)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            sts = {"sts": {"endpoint_url": f"http://127.0.0.1:{silent.getsockname()[1]}"}}
+            reconnect(extra={"role_arn": ROLE, "service_config": sts})
+            began = time.monotonic()
+            with pytest.raises(NotSentError, match="ReadTimeout"):
+                mailbox.check(HOUR / 2, SERVICE)
+        assert time.monotonic() - began < 10
+
+
+class TestCheck:
+    def test_takes_three_requests_and_one_more_where_it_is_the_first(self, mailbox, proxy, bucket):
+        mailbox.check(HOUR, SERVICE)
+        assert bucket.keys() == ["callbacks/.mailbox"]
+        assert [seen.method for seen in proxy.seen] == ["GET", "PUT", "PUT", "GET"]
+        del proxy.seen[:]
+        s3._connection.cache_clear()
+        mailbox.check(HOUR, SERVICE)
+        assert [seen.method for seen in proxy.seen] == ["GET", "PUT", "GET"]
+        assert bucket.read("callbacks/.mailbox") == b"\n"
+
+    def test_needs_no_folder(self, bucket):
+        open_mailbox(bucket.url("a.json")).check(HOUR, SERVICE)
+        assert bucket.keys() == [".mailbox"]
+
+    @pytest.mark.parametrize("target", ["a.json", ".mailbox"])
+    @pytest.mark.parametrize(
+        ("status", "code", "error"),
+        [
+            (403, "AccessDenied", InvalidRequestError),
+            (403, "InvalidAccessKeyId", InvalidRequestError),
+            (403, "SignatureDoesNotMatch", InvalidRequestError),
+            (404, "NoSuchBucket", InvalidRequestError),
+            (307, "TemporaryRedirect", InvalidRequestError),
+            (400, "InvalidRequest", InvalidRequestError),
+            (400, "RequestTimeout", NotSentError),
+            (409, "ConditionalRequestConflict", NotSentError),
+            (429, "TooManyRequests", NotSentError),
+            (503, "SlowDown", NotSentError),
+        ],
+    )
+    def test_of_a_store_that_refuses(self, mailbox, proxy, target, status, code, error):
+        matches = lambda seen: f"callbacks/{target}" in seen.target  # noqa: E731
+        proxy.faults.append(Fault(matches, status=status, body=s3_error(code), times=None))
+        with pytest.raises(error, match=code) as caught:
+            mailbox.check(HOUR, SERVICE)
+        assert mailbox.url.removesuffix("/a.json") in str(caught.value)
+        assert ("s3:ListBucket" in str(caught.value)) == (error is InvalidRequestError)
+
+    @pytest.mark.parametrize("status", [409, 500, 503])
+    def test_writes_again_where_the_store_is_busy(self, mailbox, proxy, status):
+        proxy.faults.append(Fault(lambda seen: seen.method == "PUT", status=status, times=2))
+        mailbox.check(HOUR, SERVICE)
+
+    def test_of_a_store_that_ignores_the_condition(self, mailbox, proxy):
+        proxy.faults.append(Fault(lambda seen: seen.method == "PUT", status=200, times=2))
+        with pytest.raises(InvalidRequestError, match="If-None-Match"):
+            mailbox.check(HOUR, SERVICE)
+
+    def test_of_objects_that_cannot_be_decrypted(self, mailbox, proxy):
+        is_read = lambda seen: seen.method == "GET" and ".mailbox" in seen.target  # noqa: E731
+        proxy.faults.append(Fault(is_read, status=403, body=s3_error("AccessDenied"), times=None))
+        with pytest.raises(InvalidRequestError, match="kms:Decrypt"):
+            mailbox.check(HOUR, SERVICE)
+
+    def test_with_a_connection_that_is_not_usable(self, mailbox, reconnect):
+        reconnect(1, extra={"region_name": "a b"})
+        with pytest.raises(InvalidRequestError, match="a b"):
+            mailbox.check(HOUR, SERVICE)
+
+    def test_with_a_connection_that_does_not_exist(self, bucket, s3_port, monkeypatch):
+        """Airflow's amazon provider would take the credentials of the worker."""
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{s3_port}")
+        mailbox = open_mailbox(f"s3://typo@{bucket.name}/callbacks/a.json")
+        for ask in (mailbox.exists, lambda: mailbox.check(HOUR, SERVICE)):
+            with pytest.raises(NotSentError, match="`typo` isn't defined"):
+                ask()
+        assert bucket.keys() == []
+
+    @pytest.mark.usefixtures("_all_hosts_are_here")
+    def test_needs_tls_unless_http_is_allowed(self, mailbox, reconnect, s3_port):
+        reconnect(extra={"endpoint_url": f"http://minio:{s3_port}"})
+        with pytest.raises(InvalidRequestError, match=r"minio has no TLS[\s\S]*allow_http"):
+            mailbox.check(HOUR, SERVICE)
+        mailbox.check(HOUR, SERVICE, allow_http=True)
+
+    @pytest.mark.parametrize(
+        ("service", "warns"),
+        [
+            ("https://service.example/api", True),
+            (SERVICE, False),
+            ("http://service:8000/api", False),
+        ],
+    )
+    def test_warns_of_an_endpoint_that_the_service_does_not_know(
+        self, mailbox, caplog, service, warns
+    ):
+        mailbox.check(HOUR, service)
+        assert ("endpoint_url" in caplog.text) == warns
+
+
+class TestLook:
+    def test_reads_no_more_than_was_asked_for(self, bucket, mailbox):
+        bucket.write("callbacks/a.json", b"x" * 1_000_000)
+        assert mailbox.read(10).body == b"x" * 11
+
+    def test_finds_an_object_without_content(self, bucket, mailbox):
+        bucket.write("callbacks/a.json", b"")
+        assert mailbox.exists()
+        assert mailbox.read(10).body == b""
+
+    def test_asks_for_one_byte(self, bucket, mailbox, proxy):
+        bucket.write("callbacks/a.json", b"x" * 1000)
+        assert mailbox.exists()
+        assert proxy.counts() == {"GET": 1}
 
     @pytest.mark.parametrize(
         ("status", "code"),
         [
+            (403, "AccessDenied"),
             (403, "InvalidAccessKeyId"),
             (403, "SignatureDoesNotMatch"),
             (403, "RequestTimeTooSkewed"),
             (404, "NoSuchBucket"),
+            (400, "ExpiredToken"),
+            (503, "SlowDown"),
         ],
     )
-    def test_is_not_read_as_missing_where_nothing_is_known(
-        self, bucket, mailbox, monkeypatch, answering, status, code
-    ):
-        body = f"<Error><Code>{code}</Code><Message>No.</Message></Error>".encode()
-        reconnect(monkeypatch, bucket, answering(status, body))
-        with pytest.raises(NotSentError, match=code):
-            mailbox.read(9)
+    def test_finds_nothing_missing_where_nothing_is_known(self, mailbox, proxy, status, code):
+        proxy.faults.append(Fault(status=status, body=s3_error(code), times=None))
+        for ask in (mailbox.exists, lambda: mailbox.read(9)):
+            with pytest.raises(NotSentError, match=code) as caught:
+                ask()
+            assert mailbox.url in str(caught.value)
 
     @pytest.mark.parametrize("answers", [True, False])
-    def test_that_does_not_answer_is_an_error(self, bucket, mailbox, monkeypatch, answers):
-        monkeypatch.setitem(mailboxes._CONFIG, "read_timeout", 0.2)
-        monkeypatch.setitem(mailboxes._CONFIG, "retries", {"max_attempts": 0})
+    def test_at_a_store_that_does_not_answer(self, mailbox, reconnect, monkeypatch, answers):
+        monkeypatch.setitem(s3._LIMITS, "read_timeout", 0.2)
         with socket.create_server(("127.0.0.1", 0)) as server:
             if answers:
                 threading.Thread(target=_hang_up, args=(server,), daemon=True).start()
-            reconnect(monkeypatch, bucket, server.getsockname()[1])
+            reconnect(server.getsockname()[1])
             for ask in (mailbox.exists, lambda: mailbox.read(9)):
                 with pytest.raises(NotSentError, match="cannot be read"):
                     ask()
+
+    def test_keeps_one_client_for_a_while(self, bucket, mailbox, monkeypatch):
+        first = s3._connection(bucket.conn_id).opened()
+        mailbox.exists()
+        open_mailbox(bucket.url("b.json")).exists()
+        assert s3._connection(bucket.conn_id).opened() is first
+        monkeypatch.setattr(s3, "_CLIENT_SECONDS", 0)
+        closed = []
+        monkeypatch.setattr(first.client, "close", lambda: closed.append(True))
+        mailbox.exists()
+        assert s3._connection(bucket.conn_id).opened() is not first
+        assert closed == [True]
 
 
 def _hang_up(server):
@@ -222,7 +376,9 @@ def answering():
 class TestFile:
     def test_is_read_once_it_is_there(self, tmp_path):
         mailbox = open_mailbox(f"{tmp_path.as_uri()}/a folder/a.json")
-        url = mailbox.upload_url(HOUR)
+        for _ in range(2):
+            mailbox.check(HOUR, SERVICE)
+        url = mailbox.sign(HOUR)
         assert (mailbox.exists(), mailbox.read(9)) == (False, None)
         path = tmp_path / "a folder" / "a.json"
         assert url == path.as_uri()
@@ -241,4 +397,4 @@ class TestFile:
     def test_in_a_folder_that_cannot_be_made_is_an_error(self, tmp_path):
         (tmp_path / "a").touch()
         with pytest.raises(InvalidRequestError, match="cannot be made"):
-            open_mailbox(f"{tmp_path.as_uri()}/a/b.json").upload_url(HOUR)
+            open_mailbox(f"{tmp_path.as_uri()}/a/b.json").check(HOUR, SERVICE)

@@ -481,7 +481,7 @@ def test_a_run_writes_its_end_to_an_object_store_once(service, call, bucket):
     from workflow_automation_provider.hooks.mailbox import open_mailbox, secrets_of
 
     mailbox = open_mailbox(bucket.url("callbacks/a.json"))
-    url = mailbox.upload_url(timedelta(hours=1))
+    url = mailbox.sign(timedelta(hours=1))
     service.callbacks.add(result={"url": url}, then=[{"status": "failed"}])
     call.by_path({"callback_url": url})
     first, second = sent(service, 2)

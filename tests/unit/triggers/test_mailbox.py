@@ -6,10 +6,12 @@ import asyncio
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from workflow_automation_provider.exceptions import NotSentError
+from workflow_automation_provider.hooks.mailbox import open_mailbox
 from workflow_automation_provider.triggers import mailbox as triggers
 from workflow_automation_provider.triggers.mailbox import MailboxTrigger
 
@@ -60,6 +62,8 @@ def test_is_made_again_from_what_airflow_stores(url):
     path, kwargs = first.serialize()
     assert path == f"{MailboxTrigger.__module__}.{MailboxTrigger.__qualname__}"
     assert MailboxTrigger(**kwargs).serialize() == (path, kwargs)
+    # Another version may have stored more.
+    assert MailboxTrigger(**kwargs, more=1).serialize() == (path, kwargs)
 
 
 class Store:
@@ -92,11 +96,34 @@ def test_looks_again_after_an_error_and_logs_it_once(url, monkeypatch, capsys):
     assert [log.count("The store is down"), log.count("No route")] == [1, 1]
 
 
-def test_at_most_eight_look_at_a_time(url, monkeypatch):
+def test_at_most_two_look_by_one_connection(url, monkeypatch):
     store = Store()
     monkeypatch.setattr(triggers, "open_mailbox", lambda _: store)
-    run(*[MailboxTrigger(url, in_seconds(600), interval=0.01) for _ in range(50)])
-    assert (store.looks, store.most) == (50, 8)
+    run(*[MailboxTrigger(url, in_seconds(600), interval=0.01) for _ in range(20)])
+    assert (store.looks, store.most) == (20, 2)
+
+
+def test_a_store_that_hangs_holds_up_no_other(url, tmp_path, monkeypatch):
+    (tmp_path / "a.json").touch()
+    end = threading.Event()
+    hanging = SimpleNamespace(exists=end.wait)
+    monkeypatch.setattr(
+        triggers, "open_mailbox", lambda at: hanging if "@dead" in at else open_mailbox(at)
+    )
+    many = [MailboxTrigger(f"s3://conn@dead/{n}", in_seconds(1), 0.01) for n in range(20)]
+    began = time.monotonic()
+    try:
+
+        async def first_of_all():
+            waits = [asyncio.ensure_future(anext(aiter(one.run()))) for one in many]
+            await anext(aiter(MailboxTrigger(url, in_seconds(600), 0.1).run()))
+            assert not any(wait.done() for wait in waits)
+            await asyncio.gather(*waits)  # also those that wait for a turn
+
+        asyncio.run(asyncio.wait_for(first_of_all(), 20))
+    finally:
+        end.set()
+    assert time.monotonic() - began < 5
 
 
 def test_asks_a_store_by_the_connection(bucket):

@@ -561,7 +561,7 @@ def test_a_run_writes_to_a_store_by_a_signed_url_that_shows_nowhere(stored, buck
     said = "".join(process.output for process in task.processes) + json.dumps(task.rows.entries)
     assert signature not in said
     assert ended.result["result"] == {"url": "(withheld: the URL of the mailbox)"}
-    (key,) = bucket.keys()
+    (key,) = {*bucket.keys()} - {"callbacks/.mailbox"}
     start = entries(task, START)["1/0"]
     assert start["mailbox"] == f"s3://{bucket.conn_id}@{bucket.name}/{key}"
 
@@ -569,5 +569,5 @@ def test_a_run_writes_to_a_store_by_a_signed_url_that_shows_nowhere(stored, buck
 def test_a_wait_that_outlives_the_signature_starts_nothing(stored):
     task = stored(completion_timeout=timedelta(days=7))
     assert isinstance(task.last.error, InvalidRequestError)
-    assert "completion_timeout is 7 days" in str(task.last.error)
+    assert "7 days" in str(task.last.error)
     assert (task.state, triggers(task)) == ("failed", 0)

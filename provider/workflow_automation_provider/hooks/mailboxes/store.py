@@ -1,0 +1,145 @@
+"""
+What a store must be able to do for mailboxes, and how a run writes to one.
+
+A store raises InvalidRequestError for what stays so, such as a missing bucket. Any other exception
+may pass.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from workflow_automation_provider.client.quiet import quiet
+from workflow_automation_provider.exceptions import InvalidRequestError
+
+if TYPE_CHECKING:
+    import httpx
+
+    from workflow_automation_provider.client.settings import Settings
+
+# They log the URL, at INFO and at DEBUG.
+_HTTP_LOGGERS = ["httpx", *(f"httpcore.{part}" for part in ("connection", "http11", "proxy"))]
+
+_SECONDS = 20
+
+_PAUSES = (1.0, 3.0, 0.0)
+"""After each attempt to write, while the store is busy."""
+
+_BUSY_STATUSES = (408, 409, 425, 429)
+_BUSY_CODE = re.compile("Throttl|Timeout|LimitExceeded|TooManyRequests|IDPCommunicationError")
+
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+
+
+class Written(NamedTuple):
+    """
+    What a run has written.
+
+    :param body: one byte more than was asked for, if there are more
+    :param at: when, by the store's clock
+    """
+
+    body: bytes
+    at: datetime
+
+
+class Store(Protocol):
+    """A place for objects, each of which has a key."""
+
+    rights: str
+    """What its connection must be allowed to do."""
+
+    def sign(self, key: str, lifetime: timedelta) -> str:
+        """
+        Return a URL by which an object can be written, if it is not there.
+
+        :param lifetime: how long the URL can be used
+        """
+
+    def create(self, key: str) -> bool:
+        """
+        Write an object by such a URL, as a run does.
+
+        :return: whether it is new; otherwise it is left as it is
+        """
+
+    def exists(self, key: str) -> bool:
+        """Return whether an object is there, and can be read."""
+
+    def read(self, key: str, limit: int) -> Written | None:
+        """
+        Return an object, None if it is not there.
+
+        :param limit: how many bytes it may have
+        """
+
+
+def is_busy(status: int, code: str) -> bool:
+    """
+    Return whether a store that answers this may answer otherwise later.
+
+    :param code: the store's own
+    """
+    return status >= 500 or status in _BUSY_STATUSES or bool(_BUSY_CODE.search(code))
+
+
+def create_by(
+    url: str, headers: Mapping[str, str], settings: Settings, *, is_there: tuple[int, ...]
+) -> bool:
+    """
+    Write one byte by a URL, as a run does.
+
+    :param headers: those that a run sends
+    :param settings: has the certificates to trust, and the proxy
+    :param is_there: the statuses for an object that is there
+    :return: whether it is new
+    """
+    import httpx
+
+    from workflow_automation_provider.client.network import choose_proxy, tls_context
+
+    proxy = choose_proxy(settings.proxy, url)
+    put = functools.partial(
+        httpx.put,
+        verify=tls_context(settings, url),
+        proxy=proxy.url if proxy else None,
+        trust_env=False,
+        timeout=_SECONDS,
+    )
+    for pause in _PAUSES:
+        try:
+            with quiet(_HTTP_LOGGERS):
+                response = put(url, content=b"\n", headers=headers)
+        except httpx.TransportError as error:
+            failure = f"{type(error).__name__}: {error}"
+        else:
+            if response.status_code in is_there:
+                return False
+            if response.is_success:
+                return True
+
+            failure = _failure(response)
+
+        time.sleep(pause)
+
+    raise ConnectionError(f"A URL as the run gets one cannot be written to: {failure}")
+
+
+def _failure(response: httpx.Response) -> str:
+    """
+    Return what a busy store has answered.
+
+    :raises InvalidRequestError: if it is not busy
+    """
+    found = _CODE.search(response.text)
+    code = found[1] if found else response.reason_phrase
+    failure = f"{response.status_code} {code}"
+    if is_busy(response.status_code, code):
+        return failure
+
+    raise InvalidRequestError(f"it answers {failure} to a URL as the run gets one.")
