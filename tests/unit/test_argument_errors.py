@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
 
 import golden
@@ -148,7 +149,7 @@ RENDERED: list[tuple[Callable[..., Any], str, tuple[object, ...]]] = [
     (
         batch,
         "output_path",
-        ("", 7, "/nowhere/a", "/tmp", "/etc/hosts/x", "nowhere://a/b", os.devnull),
+        ("", 7, "/nowhere/a", "/tmp", "/etc/hosts/x", "nowhere://a/b", os.devnull, r"C:\data\x"),
     ),
     (Once, "name", NAMES),
     (Once, "on_unknown_start", ("retry",)),
@@ -204,7 +205,9 @@ def files(folder: Path) -> Iterator[object]:
     for name in ("missing", "folder", "pipe", "*.xml", "folder/../{{ ds }}"):
         yield f"{folder}/{name}"
     yield from (f"file://{folder}/missing", f"file://{folder}/folder", f"file://{folder}/f*")
-    yield from ("~/data", "", [], None, 7, [b"a.csv"])
+    yield from ("~/data", "", [], None, 7, [b"a.csv"], b"a.csv")
+    yield from ("$HOME/x", "{a,b}.csv", r"C:\data\x", "a.csv,b.csv", "'a.csv'", "s3:/bucket/a")
+    yield from ("file://localhost/x", "file:///a%20b.csv", Asset("s3://a/report#2.csv"))
 
 
 def batches(folder: Path) -> Iterator[object]:

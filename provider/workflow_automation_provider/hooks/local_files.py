@@ -50,6 +50,7 @@ def local_files(name: str, text: str) -> Iterator[File]:
     exists = os.path.lexists(text)
     if not exists:
         check_path(name, text)
+
     if exists or not has_wildcard(text):
         yield _file(text)
         return

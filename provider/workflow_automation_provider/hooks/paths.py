@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 _WILDCARD = re.compile(r"[*?[]")
+
+# As in what ``Path.as_uri()`` returns.
+_ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 
 Rest = tuple[str, ...]
 """The parts at the end of a glob that are still to be matched; empty once all have matched."""
@@ -19,6 +24,39 @@ Rest = tuple[str, ...]
 def has_wildcard(path: str) -> bool:
     """Return whether a path may be a glob."""
     return _WILDCARD.search(path) is not None
+
+
+def local_path(name: str, source: object) -> str | None:
+    """
+    Return the path of a file or glob on this machine, None for the URL of a store.
+
+    :param name: what the source is called in errors
+    :param source: a path or a URL
+    :raises InvalidRequestError: if it is the URL of a file that has a host, or is percent-encoded
+    """
+    url = str(source)
+    scheme, is_url, path = url.partition("://")
+    if not is_url:
+        return url
+    if scheme.strip().lower() not in ("file", "local"):
+        return None
+
+    # That of an object storage path is without its connection.
+    path = getattr(source, "path", path)
+    if not path.startswith("/"):
+        raise InvalidRequestError(
+            f"{name} is {shown(url)}, a URL with a host: expected {scheme}:/// and the path.",
+            next_step="Or give the path alone, without a scheme.",
+        )
+
+    is_encoded = _ENCODED.search(path) and not os.path.lexists(path)
+    if is_encoded:
+        raise InvalidRequestError(
+            f"{name} is {shown(url)}, whose %-encoding is not decoded.",
+            next_step="Give the path itself, as text or as a Path.",
+        )
+
+    return path
 
 
 def name_of(location: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,10 @@ from airflow.sdk import Asset, ObjectStoragePath
 
 from workflow_automation_provider.client.checks import FileFormat, check_text, kind_of, one_line
 from workflow_automation_provider.client.files import Element, File, repeated_names
+from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.hooks.local_files import local_files
+from workflow_automation_provider.hooks.paths import local_path
 from workflow_automation_provider.hooks.stored_files import stored_files
 
 if TYPE_CHECKING:
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from workflow_automation_provider.hooks.objects import Store
 
 _LOGGED_NAMES = 10
+
+# The content of a file, which could be taken for a list.
+_CONTENT = bytes | bytearray | memoryview | io.IOBase
 
 FileSource = str | os.PathLike[str] | ObjectStoragePath | Asset | Mapping[str, Any] | File
 """
@@ -41,7 +47,7 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
     """
     if isinstance(files, str | os.PathLike | ObjectStoragePath | Asset | Mapping | File):
         files = [] if files == {} else [files]
-    elif not isinstance(files, Sequence | Iterator):
+    elif isinstance(files, _CONTENT) or not isinstance(files, Sequence | Iterator):
         raise InvalidRequestError(
             f"files is {kind_of(files)}: expected a list of paths, globs, URLs or mappings."
         )
@@ -82,7 +88,7 @@ def _elements_of(name: str, source: FileSource, stores: dict[int, Store]) -> Ite
     The look-up of an object that is named begins now.
     """
     if isinstance(source, Asset):
-        source = source.uri
+        source = _uri_of(name, source)
     if isinstance(source, Mapping | File):
         return [source]
 
@@ -94,11 +100,27 @@ def _elements_of(name: str, source: FileSource, stores: dict[int, Store]) -> Ite
             f"{name} is {kind_of(source)}: expected a path, a glob, a URL or a mapping."
         )
 
-    scheme, is_url, path = str(source).partition("://")
-    if not is_url:
-        return local_files(name, str(source))
-    if scheme.strip().lower() in ("file", "local"):
-        return local_files(name, getattr(source, "path", path))
+    path = local_path(name, source)
+    if path is not None:
+        return local_files(name, path)
 
     check_text(name, str(source))
     return stored_files(name, source, stores)
+
+
+def _uri_of(name: str, asset: Asset) -> str:
+    """
+    Return the URI of an asset.
+
+    :raises InvalidRequestError: if it is not as it was written: Airflow drops a slash at the end
+        and what follows ``#``, and sorts what follows ``?``
+    """
+    is_changed = "://" in asset.name and asset.name != asset.uri
+    if is_changed:
+        raise InvalidRequestError(
+            f"{name} is the asset {shown(asset.name)}, "
+            f"whose URI Airflow has changed to {shown(asset.uri)}.",
+            next_step="Give the URL of the file as text.",
+        )
+
+    return asset.uri

@@ -7,6 +7,7 @@ that nothing waits for, not even the end of the process.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -21,6 +22,24 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 
 TIMEOUT = 300.0
 """Seconds that the client of a store may take for a request, with its own retries."""
+
+
+# How a URL names a version of an object. The current one would be read or replaced.
+_VERSION = re.compile(r"\?versionid=", re.IGNORECASE)
+
+_S3 = ("s3", "s3a", "s3n")
+
+
+def extra_missing(name: str) -> InvalidRequestError:
+    """
+    Return the error for a URL of S3 without the libraries that it needs.
+
+    :param name: what the URL is called in errors
+    """
+    return InvalidRequestError(
+        f"{name} is a URL of S3, which needs the extra amazon: it is not installed.",
+        next_step="pip install 'airflow-provider-workflow-automation[amazon]'",
+    )
 
 
 def in_time(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -70,11 +89,18 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
     Return the file system of a URL, and the key in it.
 
     :param name: what the URL is called in errors
-    :raises InvalidRequestError: if it is no URL of a store
+    :raises InvalidRequestError: if it is no URL of a store, is that of a version of an object, or
+        needs a library that is not installed
     """
     url = as_url(source)
     scheme, _, rest = url.partition("://")
     host, _, key = rest.partition("/")
+    if _VERSION.search(rest):
+        raise InvalidRequestError(
+            f"{name} is {shown(url)}, a version of an object: expected the object itself.",
+            next_step="Copy the version to an object of its own.",
+        )
+
     try:
         if isinstance(source, ObjectStoragePath):
             return in_time(getattr, source, "fs"), source.path
@@ -85,22 +111,10 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
         # Without the key: from a whole URL, an object storage path drops a "?" or "#" at the end,
         # and tabs anywhere.
         fs, root = in_time(_file_system_at, f"{scheme}://{host}/")
-    except ValueError as error:
-        raise InvalidRequestError(
-            f"{name}: {shown(url)} is not a URL that Airflow's object storage reads "
-            f"({reason(error, url)}): check its scheme, which cannot be http, https or ftp, and "
-            "that the provider of the store is installed.",
-            next_step=_connection_hint(scheme, host),
-        ) from None
-    except TypeError as error:  # an argument that only a connection gives
-        if "@" in host:
+    except (ValueError, ImportError, TypeError) as error:
+        if isinstance(error, TypeError) and "@" in host:
             raise
-
-        raise InvalidRequestError(
-            f"{name}: {shown(url)} names no connection, which its store needs "
-            f"({reason(error, url)}).",
-            next_step=_connection_hint(scheme, host),
-        ) from None
+        raise _rejection(name, url, error) from None
 
     if not key:
         return fs, root
@@ -129,8 +143,28 @@ def _file_system_at(root: str) -> tuple[Any, str]:
     return path.fs, path.path
 
 
-def _connection_hint(scheme: str, host: str) -> str:
-    """Return how a URL names a connection, if this one names none."""
-    if "@" in host or not has_fs(scheme.strip().lower()):
-        return ""
-    return f"If the store needs one, name a connection: {scheme}://conn_id@/…"
+def _rejection(name: str, url: str, error: Exception) -> InvalidRequestError:
+    """
+    Return the error for a URL of which there is no file system.
+
+    :param error: why; a ``TypeError`` lacks an argument that only a connection gives
+    """
+    scheme, _, rest = url.partition("://")
+    host = rest.partition("/")[0]
+    is_installed = has_fs(scheme) and not isinstance(error, ImportError)
+    if scheme in _S3 and not is_installed:
+        return extra_missing(name)
+
+    why = reason(error, url)
+    problem = (
+        f"is not a URL that Airflow's object storage reads ({why}): check its scheme, which cannot "
+        "be http, https or ftp, and that the provider of the store is installed"
+    )
+    if isinstance(error, TypeError):
+        problem = f"names no connection, which its store needs ({why})"
+
+    # Of a URL that names none.
+    hint = ""
+    if "@" not in host and has_fs(scheme.strip().lower()):
+        hint = f"If the store needs one, name a connection: {scheme}://conn_id@/…"
+    return InvalidRequestError(f"{name}: {shown(url)} {problem}.", next_step=hint)

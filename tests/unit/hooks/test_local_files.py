@@ -13,6 +13,7 @@ import os
 import tempfile
 import threading
 import time
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from hypothesis import strategies as st
 
 from workflow_automation_provider.client.files import File, media_type_of, read_whole
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.execution.batch.location import locate
+from workflow_automation_provider.execution.batch.source import BatchSource
 from workflow_automation_provider.hooks.sources import resolve
 
 from .conftest import globs, paths, resolved
@@ -108,6 +111,71 @@ def test_sources(folder, files, expected):
 def test_sources_that_name_no_file(folder, files, kind, words):
     with pytest.raises(kind, match=words):
         resolve(files(folder) if callable(files) else files)
+
+
+# As they are written for a shell, for Windows or by a library.
+FOREIGN = (
+    *("~/a.csv", "$HOME/a.csv", "/data/${DAY}.csv", "{a,b}.csv", "C:\\data\\a.csv", "C:/a.csv"),
+    *("\\\\host\\a.csv", "'a.csv'", '"/data/*.csv"', "file:/data/a.csv", "s3:/bucket/key"),
+    *("a.csv,b.csv", "/data/*.csv, /data/*.txt", "file://localhost/a.csv", "file://conn@/a.csv"),
+    *("file:///data/a%20b.csv", "file://a.csv"),
+)
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_a_path_that_means_no_file_here_is_not_tried_again(folder, text):
+    for files in (text, ["a.csv", text]):
+        with pytest.raises(
+            InvalidRequestError, match=r"^.invalid-request. files\[[01]\] is "
+        ) as caught:
+            resolve(files)
+        assert caught.value.next_step
+    if "//" not in text:
+        with pytest.raises(InvalidRequestError, match=r"^.invalid-request. batch is "):
+            BatchSource(text, None)
+    else:
+        with pytest.raises(InvalidRequestError, match=r"^.invalid-request. batch is "):
+            locate("batch", text)
+
+
+@example("a.csv,b.csv")
+@example("$HOME")
+@example("C:\\a")
+@example("a%20b")
+@given(st.text("~$HOME{},.\\'\"%20:ab ", min_size=1, max_size=12))
+def test_a_file_that_exists_is_meant_whatever_its_name(name):
+    with tempfile.TemporaryDirectory() as home, contextlib.chdir(home):
+        path = Path(home).resolve() / name
+        if name.strip() and not path.is_dir():
+            path.write_text(name)
+            for files in (name, f"file://{path}", [name]):
+                assert [file.name for file in resolved(files)] == [name]
+            if "{" not in name:  # or it may be the text of a dict
+                BatchSource(name, None)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda: b"a.csv", "a bytes"),
+        (lambda: memoryview(b"a.csv"), "a memoryview"),
+        (lambda: StringIO("a.csv"), "a _io.StringIO"),
+        (tempfile.TemporaryFile, "a _io.BufferedRandom"),
+    ],
+)
+def test_content_is_named_for_what_it_is(folder, make, kind):
+    for files, name in ((make(), "files"), ([make()], r"files\[0\]")):
+        with pytest.raises(InvalidRequestError, match=f"{name} is {kind}: "):
+            resolve(files)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://c@b/report#2.csv", "s3://c@b/both/", "file:///data/a.csv?b=1&a=2"]
+)
+def test_an_asset_that_airflow_has_changed_is_refused(url):
+    with pytest.raises(InvalidRequestError, match=r"files\[0\] is the asset ") as caught:
+        resolve(Asset(url))
+    assert repr(url.partition("?")[0])[:-1] in caught.value.message
 
 
 def test_name_size_and_media_type(folder):

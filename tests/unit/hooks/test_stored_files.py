@@ -7,6 +7,8 @@ Globs and prefixes find all that they name, once, or are an error.
 from __future__ import annotations
 
 import fnmatch
+import sys
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -18,6 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.execution.batch.location import locate
 from workflow_automation_provider.hooks.sources import resolve
 
 from .conftest import globs, paths, resolved
@@ -286,3 +289,16 @@ def test_an_object_that_is_decompressed_on_the_way_is_refused(store, monkeypatch
     monkeypatch.setattr(store, "fields", {"generation": "1", "contentEncoding": "gzip"})
     with pytest.raises(InvalidRequestError, match=r"top\.csv' has .* Content-Encoding: gzip"):
         resolve(f"{store.url}/top.csv")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+@pytest.mark.parametrize("is_without_provider", [True, False])
+def test_without_the_extra_for_s3_it_is_named(monkeypatch, scheme, is_without_provider):
+    if is_without_provider:
+        monkeypatch.setattr("airflow.sdk.io.fs._register_filesystems", dict)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    url = f"{scheme}://{uuid4().hex}@bucket/key"
+    for read in (resolve, partial(locate, "batch"), partial(locate, "output_path")):
+        with pytest.raises(InvalidRequestError) as caught:
+            read(url)
+        assert "airflow-provider-workflow-automation[amazon]" in caught.value.next_step

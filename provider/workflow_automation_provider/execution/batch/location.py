@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +12,8 @@ from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-
 
 from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.hooks.paths import local_path
 from workflow_automation_provider.hooks.stores import as_url, bucket_of, stored_at
-
-# How a store's URL names a version of an object. Reading and writing would take the current one.
-_VERSION = re.compile(r"\?versionid=", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -53,18 +50,9 @@ def locate(argument: str, path: str | os.PathLike[str] | ObjectStoragePath) -> L
     :raises InvalidRequestError: if it is not the URL of a store, or is that of a version of an
         object; or if it is a pipe or a device, which cannot be read twice or replaced
     """
-    scheme, separator, rest = str(path).partition("://")
-    if not separator:
-        return _locate_local(argument, path, str(path))
-    if scheme.lower() in ("file", "local"):
-        return _locate_local(argument, path, rest)
-
-    if _VERSION.search(rest):
-        raise InvalidRequestError(
-            f"{argument} is {shown_path(path)}, a version of an object: "
-            "expected the object itself.",
-            next_step="Copy the version to an object of its own.",
-        )
+    local = local_path(argument, path)
+    if local is not None:
+        return _locate_local(argument, path, local)
 
     # An object storage path may have a connection of its own.
     source = path if isinstance(path, ObjectStoragePath) else str(path)
