@@ -2,7 +2,9 @@
 Measure what starting many runs costs, beside bare httpx: ``make bench-batch``.
 
 One Airflow on PostgreSQL runs them in turn, one at a time, against a service that only responds, at
-once or after 50 ms, with and without TLS. The time is taken inside of the task, around ``execute``.
+once or after 50 ms, with and without TLS; and with TLS over a network with a round trip of 40 ms. The time is taken
+inside of the task, around ``execute``. Each request has a connection of its own, but for the last
+row.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from airflow_launcher.airflow import temporary_home
 from common import SCHEMES, certified, pick, read_times, report, run_dag, say, undisturbed_airflow
+from distance import far_away
 from quick_service import quick_service
 
 if TYPE_CHECKING:
@@ -22,7 +25,18 @@ if TYPE_CHECKING:
 
 LATENCIES = {"0 ms": 0.0, "50 ms": 0.05}
 ITEMS, MOST, ROUNDS = pick((3_000, 100_000, 2), (100, 1_000, 1))
-TITLES = {"batch": "TriggerFlowBatchOperator", "httpx": "bare httpx, 16 threads, no entries"}
+TITLES = {
+    "batch_16": "TriggerFlowBatchOperator",
+    "httpx": "bare httpx, 16 threads, no entries",
+}
+ROUND_TRIP = 0.04
+FAR_TITLES = {
+    "batch_16": "TriggerFlowBatchOperator",
+    "batch_32": "… max_concurrency=32",
+    "batch_64": "… max_concurrency=64",
+    "httpx": "bare httpx, 16 threads, no entries",
+    "httpx_kept": "… over connections that are kept",
+}
 
 DAGS = """
 import json
@@ -35,30 +49,35 @@ HEADERS = {"Content-Type": "application/json", "X-API-Key": "bench-key"}
 THREADS = 16
 ITEMS = "{{ dag_run.conf['items'] }}"
 
-with DAG("batch", schedule=None):
-    TriggerFlowBatchOperator(
-        task_id="start", batch=ITEMS, output_path=f"{ITEMS}.out", max_concurrency=THREADS,
-        workflow_automation_conn_id="{{ dag_run.conf['service'] }}", **TIMED,
-    )
+for number in (16, 32, 64):
+    with DAG(f"batch_{number}", schedule=None):
+        TriggerFlowBatchOperator(
+            task_id="start", batch=ITEMS, output_path=f"{ITEMS}.out", max_concurrency=number,
+            workflow_automation_conn_id="{{ dag_run.conf['service'] }}", **TIMED,
+        )
 
-with DAG("httpx", schedule=None):
-    @task(task_id="start", **TIMED)
-    def bare(dag_run=None):
-        import httpx
+def bare_httpx(dag_id, kept):
+    with DAG(dag_id, schedule=None):
+        @task(task_id="start", **TIMED)
+        def bare(dag_run=None):
+            import httpx
 
-        def start(line):
-            response = client.post(url, content=b'{"inputs":%b}' % line.strip(), headers=HEADERS)
-            response.raise_for_status()
-            return response.json()
+            def start(line):
+                response = client.post(url, content=b'{"inputs":%b}' % line.strip(), headers=HEADERS)
+                response.raise_for_status()
+                return response.json()
 
-        url = dag_run.conf["url"] + "/api/trigger"
-        limits = httpx.Limits(max_connections=THREADS, max_keepalive_connections=THREADS)
-        with httpx.Client(limits=limits) as client, ThreadPoolExecutor(THREADS) as pool, open(dag_run.conf["items"], "rb") as items:
-            runs = list(pool.map(start, items))
-        with open(dag_run.conf["items"] + ".out", "w") as out:
-            out.writelines(json.dumps(run) + "\\n" for run in runs)
+            url = dag_run.conf["url"] + "/api/trigger"
+            limits = httpx.Limits(max_connections=THREADS, max_keepalive_connections=kept)
+            with httpx.Client(limits=limits, timeout=60) as client, ThreadPoolExecutor(THREADS) as pool, open(dag_run.conf["items"], "rb") as items:
+                runs = list(pool.map(start, items))
+            with open(dag_run.conf["items"] + ".out", "w") as out:
+                out.writelines(json.dumps(run) + "\\n" for run in runs)
 
-    bare()
+        bare()
+
+bare_httpx("httpx", 0)
+bare_httpx("httpx_kept", THREADS)
 """
 
 
@@ -81,11 +100,11 @@ def measure(
     return items / seconds, peak
 
 
-def run(scheme: str) -> dict[str, list[float]]:
+def run(scheme: str) -> dict[tuple[str, str], float]:
     """
     Measure against services that speak ``scheme``.
 
-    Return each contender's runs per second, by latency: medians.
+    Return the runs per second by contender and service: medians.
     """
     rates: dict[tuple[str, str], list[float]] = {}
     with temporary_home("bench") as home, ExitStack() as stack:
@@ -94,6 +113,9 @@ def run(scheme: str) -> dict[str, list[float]]:
             f"service_{number}": stack.enter_context(quick_service(latency, certificate))
             for number, latency in enumerate(LATENCIES.values())
         }
+        if scheme == "https":
+            urls["far"] = stack.enter_context(far_away(urls["service_1"], ROUND_TRIP))
+
         airflow = stack.enter_context(undisturbed_airflow(home, DAGS, variables=variables))
         for name, url in urls.items():
             connection = {
@@ -103,27 +125,32 @@ def run(scheme: str) -> dict[str, list[float]]:
             }
             airflow.api.add_connection(name, connection)
         quick = next(iter(urls.items()))
-        few = measure(airflow.api, home, "batch", quick, 100)[1]  # to warm up, too
+        few = measure(airflow.api, home, "batch_16", quick, 100)[1]  # to warm up, too
         for _ in range(ROUNDS):
             for service in urls.items():
-                for who, title in TITLES.items():
+                titles = FAR_TITLES if service[0] == "far" else TITLES
+                for who, title in titles.items():
                     rate, _ = measure(airflow.api, home, who, service, ITEMS)
                     rates.setdefault((who, service[0]), []).append(rate)
                     say(f"{scheme} {service[0]} {rate:8.1f}/s  {title}")
         if scheme == "http":
-            many = measure(airflow.api, home, "batch", quick, MOST)[1]
+            many = measure(airflow.api, home, "batch_16", quick, MOST)[1]
             print(f"{MOST:,} items take {many - few:.0f} MiB more than 100.\n")
-    return {who: [statistics.median(rates[who, name]) for name in urls] for who in TITLES}
+    return {who_where: statistics.median(found) for who_where, found in rates.items()}
 
 
 def main() -> None:
     """Print the runs per second."""
-    measured = [run(scheme) for scheme in SCHEMES]
+    measured = {scheme: run(scheme) for scheme in SCHEMES}
+    names = [f"service_{number}" for number in range(len(LATENCIES))]
     rows = [
-        [title, *(f"{rate:,.1f}" for rates in measured for rate in rates[who])]
+        [title, *(f"{rates[who, name]:,.1f}" for rates in measured.values() for name in names)]
         for who, title in TITLES.items()
     ]
     report(["", *(f"{scheme}, {latency}" for scheme in SCHEMES for latency in LATENCIES)], rows)
+    far = measured["https"]
+    rows = [[title, f"{far[who, 'far']:,.1f}"] for who, title in FAR_TITLES.items()]
+    report(["", f"https, 50 ms, round trip {ROUND_TRIP * 1000:.0f} ms"], rows)
 
 
 if __name__ == "__main__":

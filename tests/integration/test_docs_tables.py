@@ -18,8 +18,8 @@ from workflow_automation_provider.client.checks import MAX_TIMEOUT
 from workflow_automation_provider.client.settings import FIELDS, Settings
 from workflow_automation_provider.client.transport import RESPONSE_LIMIT
 from workflow_automation_provider.exceptions import Accepted, RunFailedError
+from workflow_automation_provider.execution.batch.item_results import ItemStatus
 from workflow_automation_provider.execution.batch.json_lines import MAX_LINE
-from workflow_automation_provider.execution.batch.results import ItemStatus
 from workflow_automation_provider.execution.batch.source import MAX_KEY
 from workflow_automation_provider.execution.callbacks.report import MAX_BODY, MAX_RUN_ID
 from workflow_automation_provider.execution.retry import MAX_RESCHEDULES

@@ -7,7 +7,7 @@ The one module of the tests that imports them.
 from __future__ import annotations
 
 from workflow_automation_provider.execution import store
-from workflow_automation_provider.execution.batch import record as batch_record
+from workflow_automation_provider.execution.batch import batch_record
 from workflow_automation_provider.execution.starts import entries as names
 
 PREFIX = names.PREFIX

@@ -9,7 +9,7 @@ from typing import Any
 
 from entry_keys import PROBE, batch_key
 from state_store import StateStore
-from workflow_automation_provider.execution.batch.report import counts_text
+from workflow_automation_provider.execution.batch.summary import counts_text
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
 

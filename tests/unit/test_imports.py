@@ -40,7 +40,13 @@ Path({result!r}).write_text(json.dumps(found))
 TASKS = {
     *(
         f"{PACKAGE}.execution.{name}"
-        for name in ("batch.starter", "batch.record", "starts.starter", "starts.record", "store")
+        for name in (
+            "batch.run_batch",
+            "batch.batch_record",
+            "starts.starter",
+            "starts.record",
+            "store",
+        )
     ),
     *(f"{PACKAGE}.{name}" for name in ("client.protocol", "hooks")),
 }

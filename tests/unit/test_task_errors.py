@@ -29,10 +29,10 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.batch.batch_record import BatchRecord
 from workflow_automation_provider.execution.batch.output import OutputUnavailableError
-from workflow_automation_provider.execution.batch.record import BatchRecord
-from workflow_automation_provider.execution.batch.report import with_results, worst_result
 from workflow_automation_provider.execution.batch.source import Item
+from workflow_automation_provider.execution.batch.summary import with_results, worst_result
 from workflow_automation_provider.execution.errors import error_after_start, task_error
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.testing.context import StateStore, make_context

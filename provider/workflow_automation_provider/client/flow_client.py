@@ -18,7 +18,6 @@ from workflow_automation_provider.client.responses import results
 from workflow_automation_provider.client.responses.cause import hint_for
 from workflow_automation_provider.client.responses.no_response import (
     error_without_response,
-    unknown_outcome,
     what_came,
 )
 from workflow_automation_provider.client.send_progress import SendProgress
@@ -44,8 +43,7 @@ class FlowClient:
     A client for the workflow automation service.
 
     Each request has its own connection: the service may close one that was kept alive just when a
-    request is sent, and it would be unknown whether a run was started. :meth:`keep_connections`
-    accepts that, for speed.
+    request is sent, and it would be unknown whether a run was started.
 
     :param base_url: URL of the service, see :func:`~.protocol.parse_base_url`
     :param api_key: the key of one workflow; None if only triggering by path is needed
@@ -57,8 +55,6 @@ class FlowClient:
     def __init__(self, base_url: str, *, api_key: str | None = None, **options: Any) -> None:
         # A plain flag, because signal handlers set it: acquiring a lock there could deadlock.
         self._stopped = False
-        # Ids of the runs that were seen, while connections are kept.
-        self._seen_runs: dict[str, object] | None = None
 
         settings = Settings(**options)
         self.base_url = protocol.parse_base_url(base_url, allow_http=settings.allow_http)
@@ -113,25 +109,6 @@ class FlowClient:
         """Return ``text`` unchanged, or a note instead if it reveals a secret."""
         return self._redactor.text(text)
 
-    @contextmanager
-    def keep_connections(self, known_runs: Iterable[str] = ()) -> Iterator[None]:
-        """
-        Keep connections open for the requests that are sent within this context, from any thread.
-
-        It is faster where many requests follow each other. See :mod:`~.transport` for what it
-        risks. Each run must be new: a trigger whose response has a ``run_id`` that was seen before
-        is of unknown outcome.
-
-        :param known_runs: ids of runs that were started before
-        """
-        self._seen_runs = dict.fromkeys(known_runs)
-        self._transport.keep_alive()
-        try:
-            yield
-        finally:
-            self._transport.close()
-            self._seen_runs = None
-
     def trigger(
         self, request: protocol.Request, *, before_last_byte: Callable[[], None] | None = None
     ) -> protocol.Run:
@@ -144,16 +121,7 @@ class FlowClient:
         :raises WorkflowAutomationError: if the request did not succeed, see
             :data:`~.responses.statuses.ROWS`
         """
-
-        def read(response: protocol.Response, progress: SendProgress) -> protocol.Run:
-            run = results.read_run(response, request, self._redactor, self._settings.busy_statuses)
-            self._check_new(run, request)
-            # Only a new run shows that this was the response to this request. If it was that to an
-            # earlier one, this one's may still arrive on the connection.
-            progress.may_keep = run.run_id is not None
-            return run
-
-        return self._send(request, read, before_last_byte=before_last_byte)
+        return self._send(request, results.read_run, before_last_byte=before_last_byte)
 
     def upload(
         self, request: protocol.Request, *, sent: Callable[[int], None] = lambda _: None
@@ -167,18 +135,12 @@ class FlowClient:
         :raises WorkflowAutomationError: if the request did not succeed, see
             :data:`~.responses.statuses.ROWS`
         """
-
-        def read(response: protocol.Response, _: SendProgress) -> str:
-            return results.read_upload(
-                response, request, self._redactor, self._settings.busy_statuses
-            )
-
-        return self._send(request, read, sent=sent)
+        return self._send(request, results.read_upload, sent=sent)
 
     def _send(
         self,
         request: protocol.Request,
-        read: Callable[[protocol.Response, SendProgress], _Result],
+        read: Callable[..., _Result],
         *,
         before_last_byte: Callable[[], None] | None = None,
         sent: Callable[[int], None] = lambda _: None,
@@ -198,7 +160,7 @@ class FlowClient:
                 response = self._response(
                     connection, "POST", request.url, content=content, headers=headers
                 )
-                return read(response, progress)
+                return read(response, request, self._redactor, self._settings.busy_statuses)
             except WorkflowAutomationError:
                 raise
             except Exception as error:
@@ -214,23 +176,6 @@ class FlowClient:
         if request.operation.takes_key and self._api_key is not None:
             headers["X-API-Key"] = self._api_key
         return headers
-
-    def _check_new(self, run: protocol.Run, request: protocol.Request) -> None:
-        """
-        Check that no earlier request has started a run, while connections are kept.
-
-        :raises OutcomeUnknownError: if one has: the response may be that to the earlier request
-        """
-        seen = self._seen_runs
-        if seen is None or run.run_id is None:
-            return
-
-        # Threads share it: setdefault() is atomic.
-        this_request = object()
-        if seen.setdefault(run.run_id, this_request) is not this_request:
-            raise unknown_outcome(
-                request, f"the response to an earlier request: run {run.run_id} was known"
-            )
 
     def upload_requests(
         self,

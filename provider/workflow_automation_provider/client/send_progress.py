@@ -58,8 +58,6 @@ class SendProgress:
         """Whether reading has begun since the request was sent: the deadline is the response's."""
         self.head = b""
         """The beginning of the response: its status, where the rest of it is not valid HTTP."""
-        self.may_keep = False
-        """Whether the connection may be used again."""
         self._stopped = stopped
         self._before_last_byte = before_last_byte
         self._deadline = time.monotonic() + seconds

@@ -1,21 +1,4 @@
-"""
-Send each request once, on a connection that tells its progress.
-
-Each request has its own connection, unless connections are kept for many requests that follow each
-other closely: with TLS to a distant service, each new connection costs two round trips or more. A
-server may close an idle connection just when a request is sent on it; then its outcome is
-*unknown*, like that of any other request without a response, and it is not sent again. To make that
-rare, a connection is used again only if
-
-- it was idle for less than a second: servers hang up after several;
-- nothing arrived while it was idle, neither a close notification nor unsolicited bytes;
-- its response was read to its end, and announced no ``Connection: close``;
-- its response named a new run. One that was sent twice could be taken for that of the next request:
-  with the ``run_id`` of a run that is known, the outcome is *unknown*, but nothing tells whether
-  another response, such as a rejection, was repeated;
-- no connection of the client that was used again has ended without a response: some servers close
-  each connection after its response, and do not announce it.
-"""
+"""Send each request once, on a connection of its own, which tells its progress."""
 
 from __future__ import annotations
 
@@ -38,9 +21,6 @@ from workflow_automation_provider.client.quiet import quiet
 if TYPE_CHECKING:
     from workflow_automation_provider.client.send_progress import SendProgress
 
-# Seconds. The shortest time after which common servers and gateways hang up is 2 (gunicorn).
-_MAX_IDLE = 1.0
-
 RESPONSE_LIMIT = 1024 * 1024
 """In bytes. A valid response has two short fields; a longer one would only fill the memory."""
 
@@ -52,7 +32,7 @@ _WIRE_LOGGERS = [f"httpcore.{part}" for part in ("connection", "http11", "proxy"
 
 class Transport(httpx.BaseTransport):
     """
-    Send each request on a connection of its own, unless connections are kept open between requests.
+    Send each request on a connection of its own.
 
     A request has the connection that it is sent on as its extension ``connection``. Raises
     httpcore's exceptions, not httpx's.
@@ -63,53 +43,18 @@ class Transport(httpx.BaseTransport):
 
     def __init__(self, tls: ssl.SSLContext, proxy: Proxy | None) -> None:
         self._tls = tls
-        # Threads share it: append() and pop() of a list are atomic. They share no pool, for a pool
-        # looks at its idle connections while other threads begin to use them, and may close one
-        # whose response is about to arrive.
-        self._idle: list[_Connection] | None = None
-        # Whether a connection that was used again has ended without a response.
-        self._has_lost_one = False
         self._proxy = _usable(proxy, tls) if proxy else None
-
-    def keep_alive(self) -> None:
-        """Keep connections open from now on, for requests from any thread."""
-        if not self._has_lost_one:
-            self._idle = []
-
-    def close(self) -> None:
-        """Close the idle connections, and keep none from now on."""
-        idle, self._idle = self._idle, None
-        for connection in idle or ():
-            connection.close()
 
     @contextlib.contextmanager
     def connection(self, progress: SendProgress) -> Iterator[_Connection]:
-        """Lend a connection for one request: an idle one, or a new one."""
-        connection = self._take()
+        """Lend a connection for one request."""
+        connection = _Connection(self._tls, self._proxy)
         connection.backend.progress = progress
         try:
             with quiet(_WIRE_LOGGERS):
                 yield connection
         finally:
-            self._give_back(connection)
-
-    def _take(self) -> _Connection:
-        idle = self._idle or []
-        try:
-            return idle.pop()
-        except IndexError:  # there is none, or another thread took it
-            return _Connection(self._tls, self._proxy)
-
-    def _give_back(self, connection: _Connection) -> None:
-        # Whether the socket can be used again, httpcore knows: it has closed one that cannot, and
-        # also closes one on which something arrives while it is idle. It then opens another.
-        idle = self._idle
-        if idle is None or not connection.backend.progress.may_keep:
             connection.close()
-            return
-
-        connection.backend.has_responded = True
-        idle.append(connection)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """
@@ -130,14 +75,7 @@ class Transport(httpx.BaseTransport):
             content=progress.writes(request.stream),
             extensions=request.extensions,
         )
-        try:
-            unread = connection.pool.handle_request(core_request)
-        except (httpcore.NetworkError, httpcore.RemoteProtocolError):
-            if connection.backend.has_responded:
-                self._has_lost_one = True
-                self.close()
-
-            raise
+        unread = connection.pool.handle_request(core_request)
 
         if not progress.has_read:
             raise httpcore.RemoteProtocolError("the response arrived before the request was sent")
@@ -183,7 +121,7 @@ class _Connection:
 
 
 class _Backend(httpcore.NetworkBackend):
-    """Opens the streams of one connection: first one, and another if the pool has closed it."""
+    """Opens the stream of one connection."""
 
     progress: SendProgress
     """The progress of the request that uses the connection at present."""
@@ -191,12 +129,9 @@ class _Backend(httpcore.NetworkBackend):
     def __init__(self) -> None:
         self.stream: _Stream | None = None
         """The stream that was opened last."""
-        self.has_responded = False
-        """Whether an earlier request has got its response on this stream."""
 
     def connect_tcp(self, *where: Any, **options: Any) -> httpcore.NetworkStream:
         self.progress.check_stop()
-        self.has_responded = False
         options["timeout"] = self.progress.time_left()
         stream = httpcore.SyncBackend().connect_tcp(*where, **options)
         self.stream = _Stream(self, stream)
@@ -281,7 +216,6 @@ def _pool(
 ) -> httpcore.ConnectionPool:
     options: dict[str, Any] = {
         "ssl_context": tls,
-        "keepalive_expiry": _MAX_IDLE,
         "network_backend": backend,
     }
     if proxy is None:

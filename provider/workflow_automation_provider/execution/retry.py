@@ -121,22 +121,30 @@ class SendRetrier:
             retryable = (BusyError, NotSentError, OutcomeUnknownError)
 
         began = time.monotonic()
-        attempt, asked = 0, 0.0
+        attempt, spent = 0, 0.0
         while True:
             attempt += 1
+            self.await_turn()
+            sent_at = time.monotonic()
             try:
                 return send()
             except retryable as error:
-                took = time.monotonic() - began
-                wait = self.wait_after(error, attempt, self.seconds - took + asked)
+                now = time.monotonic()
+                spent += now - sent_at
+                wait = self._wait_after(error, attempt, self.seconds - spent)
                 if wait is None:
-                    self.log_tries(attempt, took)
+                    self._log_tries(attempt, now - began)
                 if wait is None or not self._waits(error, wait):
                     raise
 
-                asked += not_counted(error.retry_after)
+                spent += wait - _not_counted(error.retry_after)
 
-    def wait_after(self, error: WorkflowAutomationError, attempt: int, left: float) -> float | None:
+    def await_turn(self) -> None:
+        """Wait until a request may be sent: at once, where no rate is given."""
+
+    def _wait_after(
+        self, error: WorkflowAutomationError, attempt: int, left: float
+    ) -> float | None:
         """
         Return the seconds to wait before the next attempt, None if there is no time for another.
 
@@ -147,7 +155,7 @@ class SendRetrier:
         # The jitter spreads the retries of mapped tasks, and keeps "Retry-After: 0" from becoming a
         # tight loop.
         wait = asked + random.uniform(0, _WAITS[min(attempt, len(_WAITS)) - 1])  # noqa: S311 - for jitter, not for cryptography
-        free = not_counted(asked)
+        free = _not_counted(asked)
         if left < max(_MIN_LEFT, asked - free):
             return None
 
@@ -159,7 +167,7 @@ class SendRetrier:
             self.log_wait(error, seconds)
             self.sleep(seconds)
         if self.is_ended():
-            self.log.warning("Airflow ended the task: nothing more is sent.")
+            self.log_ended()
             return False
 
         return True
@@ -168,7 +176,11 @@ class SendRetrier:
         """Log why, and in how many seconds, another attempt is made."""
         self.log.warning("%s %s Retrying in %.1f s.", error.reason, error.consequence, seconds)
 
-    def log_tries(self, attempts: int, seconds: float) -> None:
+    def log_ended(self) -> None:
+        """Log that no further attempt is made."""
+        self.log.warning("Airflow ended the task: nothing more is sent.")
+
+    def _log_tries(self, attempts: int, seconds: float) -> None:
         """Log how many attempts failed, if there were several."""
         if attempts > 1:
             self.log.warning(
@@ -187,6 +199,6 @@ class SendRetrier:
             time.sleep(min(left, _POLL_INTERVAL))
 
 
-def not_counted(asked: float | None) -> float:
+def _not_counted(asked: float | None) -> float:
     """Return how many seconds of a wait do not count, because the service asked for them."""
     return asked if asked and asked <= _MAX_ASKED else 0.0

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.exceptions import WorkflowAutomationError
-    from workflow_automation_provider.execution.batch.record import BatchRecord
-    from workflow_automation_provider.execution.batch.results import BatchItem, BatchSummary
+    from workflow_automation_provider.execution.batch.batch_record import BatchRecord
+    from workflow_automation_provider.execution.batch.item_results import BatchItem, BatchSummary
+    from workflow_automation_provider.execution.batch.run_batch import BatchExecution, OnRejected
     from workflow_automation_provider.execution.batch.source import Batch
-    from workflow_automation_provider.execution.batch.starter import BatchStarter, OnRejected
     from workflow_automation_provider.execution.starts.starter import OnUnknownStart
 
 __all__ = ["TriggerFlowBatchOperator"]
@@ -119,8 +119,8 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
     def _run_once(self, context: Context, **_: Any) -> list[BatchItem] | BatchSummary:
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.batch.record import BatchRecord
-        from workflow_automation_provider.execution.batch.report import with_results
+        from workflow_automation_provider.execution.batch.batch_record import BatchRecord
+        from workflow_automation_provider.execution.batch.summary import with_results
 
         record = BatchRecord(context, start_again=self._starts_unknown_again)
         record.use()
@@ -134,10 +134,10 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
         return starter.start()
 
-    def _starter(self, record: BatchRecord, context: Context) -> BatchStarter:
-        from workflow_automation_provider.execution.batch.starter import BatchStarter
+    def _starter(self, record: BatchRecord, context: Context) -> BatchExecution:
+        from workflow_automation_provider.execution.batch.run_batch import BatchExecution
 
-        return BatchStarter(
+        return BatchExecution(
             record,
             self.hook,
             self._retrier,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from airflow.utils.state import State as TaskState
 from airflow.utils.state import TaskInstanceState
 
-from workflow_automation_provider.execution.batch.record import BATCH
+from workflow_automation_provider.execution.batch.batch_record import BATCH
 from workflow_automation_provider.execution.starts.entries import (
     START_KEY,
     LastMessage,

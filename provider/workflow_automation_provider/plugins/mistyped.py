@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from workflow_automation_provider.execution.batch.record import BATCH
+from workflow_automation_provider.execution.batch.batch_record import BATCH
 from workflow_automation_provider.execution.starts.entries import (
     ADOPTED,
     OUTCOME,

@@ -19,7 +19,7 @@ from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import and_, case, exists, func, or_, select
 
-from workflow_automation_provider.execution.batch.record import BATCH
+from workflow_automation_provider.execution.batch.batch_record import BATCH
 from workflow_automation_provider.execution.starts.entries import PREFIX
 from workflow_automation_provider.plugins.conversation import Conversation, conversations
 from workflow_automation_provider.plugins.metadata import COORDINATES, json_value

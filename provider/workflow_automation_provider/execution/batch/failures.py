@@ -17,7 +17,7 @@ from workflow_automation_provider.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from workflow_automation_provider.execution.batch.results import ItemStatus
+    from workflow_automation_provider.execution.batch.item_results import ItemStatus
 
 # Statuses with which the next item would be rejected as well: they are about the key, the flow or
 # the URL, not the inputs.

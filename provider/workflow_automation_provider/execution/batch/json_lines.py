@@ -1,4 +1,4 @@
-"""A JSON Lines file: its lines, each with one object, and how other formats are recognized."""
+"""A JSON Lines file: its lines, each with one object."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import errno
 import functools
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -31,19 +30,8 @@ MAX_LINE = 4 * 1024**2
 # Object stores read ahead in blocks of this size, instead of their default of tens of megabytes.
 _BLOCK = 4 * 1024 * 1024
 
-# How files begin that are not UTF-8.
-_BEGINNINGS = (
-    (b"\x1f\x8b", "gzip"),
-    (b"BZh", "bzip2"),
-    (b"\xfd7zXZ\0", "xz"),
-    (b"\x28\xb5\x2f\xfd", "zstandard"),
-    (b"PK\x03\x04", "a zip archive, such as an Excel file"),
-    (b"PAR1", "Parquet"),
-    (b"\xff\xfe\0\0", "UTF-32"),
-    (b"\0\0\xfe\xff", "UTF-32"),
-    (b"\xff\xfe", "UTF-16"),
-    (b"\xfe\xff", "UTF-16"),
-)
+# How many bytes of a line are shown that is no object: more could reveal a secret.
+_SHOWN = 4
 
 _EXPECTED = "expected one inputs object in each line"
 
@@ -69,22 +57,15 @@ def numbered_lines(path: _Path) -> Generator[tuple[int, bytes], None, None]:
 
     Of a line that is too long, yield only a part, and end.
 
-    :raises InvalidRequestError: if the file looks like one of another format
     :raises FileUnavailableError: if it is missing or cannot be read
     """
-    is_first = True
     with contextlib.closing(_lines(path)) as lines:
         for number, line in enumerate(lines, start=1):
             content = line
             if number == 1:
                 content = line.removeprefix(codecs.BOM_UTF8)
-            if not content.strip():
-                continue
-            if is_first:
-                _check_format(path, content)
-                is_first = False
-
-            yield number, content
+            if content.strip():
+                yield number, content
 
 
 def parse_line(line: bytes) -> Mapping[str, Any]:
@@ -105,7 +86,7 @@ def parse_line(line: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         # Without the original message, which may quote the line.
         column = getattr(error, "colno", None)
-        raise LineError(f"is not JSON: {_EXPECTED}.", column) from None
+        raise LineError(f"is not JSON{_beginning(line)}: {_EXPECTED}.", column) from None
 
     if not isinstance(value, Mapping):
         start = text.lstrip()
@@ -122,8 +103,16 @@ def _decode(line: bytes) -> str:
         return line.decode()
     except UnicodeDecodeError as error:
         before = line[: error.start].decode()
-        problem = "is not UTF-8: it looks like Latin-1 or Windows-1252. Write the file in UTF-8."
+        problem = f"is not UTF-8{_beginning(line)}: {_EXPECTED}, in UTF-8, not compressed."
         raise LineError(problem, len(before) + 1) from None
+
+
+def _beginning(line: bytes) -> str:
+    """Return how a line begins that begins with no object, which tells the format of its file."""
+    start = line.strip()
+    if start.startswith(b"{"):
+        return ""
+    return f", it begins with {repr(start[:_SHOWN])[1:]}"
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -152,13 +141,8 @@ def _lines(path: _Path) -> Generator[bytes, None, None]:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
         rest = b""
-        is_first = True
         open_file = functools.partial(fs.open, location.key, "rb", block_size=_BLOCK)
         for piece in pieces(open_file):
-            if is_first:
-                _check_encoding(path, piece)
-                is_first = False
-
             *lines, rest = (rest + piece).split(b"\n")
             yield from lines
             if len(rest) > MAX_LINE:
@@ -178,58 +162,3 @@ def _lines(path: _Path) -> Generator[bytes, None, None]:
         raise FileUnavailableError(
             f"batch is {shown_path(path)}, which cannot be read: {why}."
         ) from None
-
-
-def _check_encoding(path: _Path, beginning: bytes) -> None:
-    """
-    Check that a file does not begin like one that is not UTF-8.
-
-    :raises InvalidRequestError: if it does
-    """
-    looks_like = ""
-    for signature, name in _BEGINNINGS:
-        if beginning.startswith(signature):
-            looks_like = name
-            break
-
-    if not looks_like and b"\0" in beginning[:2]:
-        looks_like = "UTF-16"
-
-    if looks_like:
-        raise InvalidRequestError(
-            f"batch is {shown_path(path)}, which is not UTF-8: it looks like {looks_like}.",
-            next_step="Write it as JSON Lines in UTF-8, not compressed.",
-        )
-
-
-def _check_format(path: _Path, first_line: bytes) -> None:
-    """
-    Check that a file looks like JSON Lines.
-
-    :param first_line: its first line that is not blank
-    :raises InvalidRequestError: if it looks like another known format
-    """
-    looks_like = _other_format(path, first_line.strip())
-    if looks_like:
-        raise InvalidRequestError(
-            f"batch is {shown_path(path)}, which looks like {looks_like}, not JSON Lines: "
-            f"{_EXPECTED}.",
-            next_step="Write json.dumps(row) in a line for each row.",
-        )
-
-
-def _other_format(path: _Path, first_line: bytes) -> str:
-    """Return the format that a file seems to have, empty if that is JSON Lines."""
-    if first_line in (b"{", b"["):
-        return "one JSON value over several lines"
-    if first_line.startswith(b"["):
-        return "a JSON array"
-    if first_line.startswith(b"{"):
-        return ""
-
-    is_named_so = str(path).lower().endswith((".csv", ".tsv"))
-    has_delimiter = re.search(rb"[,;\t]", first_line)
-    if is_named_so or has_delimiter:
-        return "CSV"
-
-    return ""

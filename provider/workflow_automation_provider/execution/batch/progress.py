@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from workflow_automation_provider.execution.batch.report import counts_text
+from workflow_automation_provider.execution.batch.summary import counts_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.types import Logger
 
-    from workflow_automation_provider.execution.batch.results import Results
+    from workflow_automation_provider.execution.batch.item_results import Results
 
 PROGRESS_XCOM = "progress"
 """Key of the XCom with the counts, while the task runs."""

@@ -17,7 +17,7 @@ from workflow_automation_provider.execution.batch.source import BatchSource
 from ...starts import TaskTimeout
 
 if TYPE_CHECKING:
-    from workflow_automation_provider.execution.batch.results import BatchItem
+    from workflow_automation_provider.execution.batch.item_results import BatchItem
 
 NO_FILE = BatchSource([], None)
 WHOLE: list[BatchItem] = [{"index": n, "status": "started", "run_id": f"{n}"} for n in range(3)]

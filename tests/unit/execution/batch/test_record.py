@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workflow_automation_provider.execution.batch.record import BatchRecord
+from workflow_automation_provider.execution.batch.batch_record import BatchRecord
 from workflow_automation_provider.execution.batch.source import DIGEST_BYTES, Item
 
 LIMIT = 65_535  # of [state_store] max_value_storage_bytes, which Airflow warns of

@@ -6,10 +6,8 @@ The same from a list as from a file.
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import json
-import lzma
 import re
 import tracemalloc
 from collections import UserList, deque
@@ -114,46 +112,26 @@ LINES = '{"name": "Zoë"}\n{"name": "Ada"}\n'
 
 
 @pytest.mark.parametrize(
-    ("content", "looks_like"),
+    ("content", "beginning"),
     [
-        (LINES.encode("utf-16"), "UTF-16"),
-        (LINES.encode("utf-16-le"), "UTF-16"),
-        (LINES.encode("utf-16-be"), "UTF-16"),
-        (LINES.encode("utf-32"), "UTF-32"),
-        (LINES.encode("latin-1"), "Latin-1"),
-        (gzip.compress(LINES.encode(), mtime=0), "gzip"),
-        (bz2.compress(LINES.encode()), "bzip2"),
-        (lzma.compress(LINES.encode()), "xz"),
+        (LINES.encode("utf-16"), "'\\\\xff\\\\xfe{"),
+        (LINES.encode("latin-1"), "column 13"),
+        (gzip.compress(LINES.encode(), mtime=0), r"'\\x1f\\x8b"),
+        (b"PK\x03\x04\x14\0\0\0", "'PK"),
+        (b"customer,amount\nAda,1\n", "'cust'"),
+        ('\ufeff"customer";"amount"\n'.encode(), "'\"cus'"),
+        (b'\n[\n  {"a": 1},\n  {"a": 2}\n]\n', r"'\['"),
+        (b' [{"a": 1}, {"a": 2}]\n', "a list"),
     ],
 )
-def test_a_file_that_is_not_utf8_is_recognized(tmp_path, content, looks_like):
+def test_a_file_of_another_format_is_refused_with_its_beginning(tmp_path, content, beginning):
     path = tmp_path / "batch.jsonl"
     path.write_bytes(content)
-    with pytest.raises(InvalidRequestError, match=f"UTF-8.*{looks_like}") as error:
+    with pytest.raises(InvalidRequestError, match=rf"\(line [12].*{beginning}") as error:
         read(str(path))
-    if looks_like == "Latin-1":
-        assert "line 1, column 13" in error.value.message
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "looks_like"),
-    [
-        ("batch.jsonl", "customer,amount\nAda,1\n", "CSV"),
-        ("batch.jsonl", '\ufeff"customer";"amount"\n"Ada";1\n', "CSV"),
-        ("batch.jsonl", "customer\tamount\nAda\t1\n", "CSV"),
-        ("batch.CSV", "customer\nAda\n", "CSV"),
-        ("batch.jsonl", '\n[\n  {"a": 1},\n  {"a": 2}\n]\n', "one JSON value"),
-        ("batch.jsonl", ' [{"a": 1}, {"a": 2}]\n', "JSON array"),
-        ("batch.jsonl", '[{"a": 1},\n{"a": 2}]\n', "JSON array"),
-    ],
-)
-def test_a_file_of_another_format_is_recognized(tmp_path, name, content, looks_like):
-    path = tmp_path / name
-    path.write_text(content)
-    with pytest.raises(InvalidRequestError, match=f"{looks_like}.*JSON Lines"):
-        read(str(path))
-    path.write_text('{"a": "b,c"}\n')
-    assert [item.inputs for item in read(str(path))] == [b'{"a": "b,c"}']
+    assert "inputs object in each line" in str(error.value) or "expected an object" in str(
+        error.value
+    )
 
 
 @pytest.mark.parametrize("is_file", [False, True])

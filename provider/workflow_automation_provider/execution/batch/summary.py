@@ -20,8 +20,8 @@ from workflow_automation_provider.exceptions import (
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-    from workflow_automation_provider.execution.batch.record import BatchRecord
-    from workflow_automation_provider.execution.batch.results import (
+    from workflow_automation_provider.execution.batch.batch_record import BatchRecord
+    from workflow_automation_provider.execution.batch.item_results import (
         BatchCounts,
         BatchItem,
         Results,

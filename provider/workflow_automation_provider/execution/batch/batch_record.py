@@ -31,13 +31,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.batch.results import Results
+from workflow_automation_provider.execution.batch.item_results import Results
 from workflow_automation_provider.execution.store import TaskRecord
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from workflow_automation_provider.execution.batch.results import BatchItem
+    from workflow_automation_provider.execution.batch.item_results import BatchItem
     from workflow_automation_provider.execution.batch.source import BatchSource, Item
 
 BATCH = "workflow_automation_batch"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
@@ -18,26 +20,43 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.batch.failures import FailureStreak, status_of
-from workflow_automation_provider.execution.batch.pace import Pace
-from workflow_automation_provider.execution.batch.results import started
+from workflow_automation_provider.execution.batch.item_results import started
 from workflow_automation_provider.execution.retry import SendRetrier
 
 if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
     from workflow_automation_provider.client.protocol import Request, Run
-    from workflow_automation_provider.execution.batch.in_flight import Job
-    from workflow_automation_provider.execution.batch.results import BatchItem, Results
+    from workflow_automation_provider.execution.batch.item_results import BatchItem, Results
+    from workflow_automation_provider.execution.batch.source import Item
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 
-class BatchSender:
+@dataclass(eq=False)
+class Job:
+    """An item in flight: from the write that opens it to the one that records its result."""
+
+    item: Item
+    may_be_sent: bool = False
+    """Whether a thread is sending its request, so that a run may have been started."""
+    result: BatchItem | None = None
+    """The result over all tries, None until it is known."""
+
+    @property
+    def index(self) -> int:
+        """The position of the item in the batch."""
+        return self.item.index
+
+
+class BatchThreads:
     """
-    Sends items in threads, each until the service has acted on it.
+    Send items in threads, each until the service has acted on it.
 
     Once the batch is stopped, the threads give the items that are left a result, without sending
     them.
 
     :param hook: sends the requests
-    :param retrier: how long the service may be busy or unreachable without interruption
+    :param retrier: how long the service may be busy or unreachable
     :param results: the results of earlier tries
     :param max_concurrency: how many requests are sent at a time
     :param max_per_second: the most requests to send in a second, None for no limit
@@ -55,14 +74,12 @@ class BatchSender:
         self.stopped_by: WorkflowAutomationError | None = None
         """Why nothing more is sent, None while the batch goes on."""
         self._hook = hook
-        self._retrier = retrier
+        self._task_retrier = retrier
         self._results = results
+        self._max_concurrency = max_concurrency
         self._streak = FailureStreak(max_concurrency)
         self._stop_lock = Lock()
-
-        # In the threads, a wait also ends with the batch.
-        in_threads = SendRetrier(retrier.seconds, retrier.log, self._is_over)
-        self._pace = Pace(in_threads, max_per_second)
+        self._retrier = _RatedRetrier(retrier.seconds, retrier.log, self._is_over, max_per_second)
 
         # What the threads are to send, and None for each to end.
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
@@ -74,27 +91,24 @@ class BatchSender:
     @contextlib.contextmanager
     def running(self, number: int, template: Request) -> Iterator[None]:
         """
-        Run the threads, over connections that are kept.
+        Run the threads.
 
-        :param number: how many threads
+        :param number: how many items there are: no more threads than that are started
         :param template: a request without inputs
         """
         # Daemons, so that a request that hangs does not keep the process of an ended task alive.
         threads = [
             Thread(target=self._work, args=(template,), name=f"batch-{n}", daemon=True)
-            for n in range(number)
+            for n in range(min(number, self._max_concurrency))
         ]
-        items = self._results.in_order()
-        known_runs = (item["run_id"] for item in items if "run_id" in item)
-        with self._hook.get_conn().keep_connections(known_runs):
-            for thread in threads:
-                thread.start()
+        for thread in threads:
+            thread.start()
 
-            try:
-                yield
-            finally:
-                for _ in threads:
-                    self._jobs.put(None)
+        try:
+            yield
+        finally:
+            for _ in threads:
+                self._jobs.put(None)
 
     def send(self, jobs: Iterable[Job]) -> None:
         """Hand items to the threads, which send them and set their results."""
@@ -117,7 +131,7 @@ class BatchSender:
         self._retrier.log.warning("Sending nothing more. %s", error.reason)
 
     def _is_over(self) -> bool:
-        return self.stopped_by is not None or self._retrier.is_ended()
+        return self.stopped_by is not None or self._task_retrier.is_ended()
 
     # In the threads -------------------------------------------------------------------------------
 
@@ -158,7 +172,7 @@ class BatchSender:
                 job.may_be_sent = False
                 raise
 
-        return self._pace.send(send)
+        return self._retrier.send(send)
 
     def _log_response_not_kept(self, run: Run, result: BatchItem) -> None:
         is_kept = result.get("response") == run.response
@@ -174,9 +188,53 @@ class BatchSender:
             return
 
         # Airflow may have ended the wait for a busy service.
-        if self._retrier.is_ended() and isinstance(stopped_by, BusyError | NotSentError):
+        if self._task_retrier.is_ended() and isinstance(stopped_by, BusyError | NotSentError):
             stopped_by = NotSentError("The task was ended.")
         self.stop(stopped_by)
+
+
+class _RatedRetrier(SendRetrier):
+    """
+    A retrier for all threads, which together keep to a rate.
+
+    :param max_per_second: the most requests to send in a second, None for no limit
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        log: Logger,
+        is_ended: Callable[[], bool],
+        max_per_second: float | None,
+    ) -> None:
+        super().__init__(seconds, log, is_ended)
+        self._interval = 0.0
+        if max_per_second:
+            self._interval = 1 / max_per_second
+
+        # The thread that holds it waits until the next request may be sent.
+        self._turn = Lock()
+        self._next = time.monotonic()
+        self._logged_at = float("-inf")
+
+    def await_turn(self) -> None:
+        """Wait until the rate allows another request."""
+        with self._turn:
+            self.sleep(self._next - time.monotonic())
+            # A thread that wakes up a little late does not delay those after it.
+            due = max(self._next, time.monotonic() - self._interval / 2)
+            self._next = due + self._interval
+
+    def log_wait(self, error: WorkflowAutomationError, seconds: float) -> None:
+        """Log a wait, but not those of the other threads for the same reason."""
+        now = time.monotonic()
+        is_new = now - self._logged_at >= 1
+        if is_new:
+            self._logged_at = now
+            super().log_wait(error, seconds)
+
+    def log_ended(self) -> None:
+        """Log nothing: why the batch was stopped is logged once."""
 
 
 def _as_known(error: BaseException) -> WorkflowAutomationError:

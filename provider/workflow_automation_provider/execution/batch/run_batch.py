@@ -1,15 +1,14 @@
 """
 Start a run for each item of a batch, each at most once.
 
-All items are read and checked, then they are sent in chunks. One write records the results since
-the last one and opens the next items, and is durable before one of them is sent
-(:mod:`~workflow_automation_provider.execution.batch.record`). The next half of a chunk is opened
-while the other half is sent, so the threads do not wait for Airflow. After a kill, at most one
-chunk is in doubt.
+All items are read and checked, then they are sent. One write records the results since the last
+one and opens the next items, and is durable before one of them is sent
+(:mod:`~workflow_automation_provider.execution.batch.batch_record`). A window of items is open at a
+time, and half of it is opened at once: so the threads do not wait for Airflow, nor for the slowest
+response. After a kill, at most one window is in doubt.
 
 Only the main thread, which is in this module, talks to Airflow: the record, the XComs and the log
-of the progress. :mod:`~workflow_automation_provider.execution.batch.sender` has the threads that
-send.
+of the progress. :mod:`~workflow_automation_provider.execution.batch.threads` sends.
 """
 
 from __future__ import annotations
@@ -27,26 +26,25 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.batch.in_flight import InFlight
 from workflow_automation_provider.execution.batch.output import OutputFile, OutputUnavailableError
 from workflow_automation_provider.execution.batch.progress import Progress
-from workflow_automation_provider.execution.batch.report import (
+from workflow_automation_provider.execution.batch.source import BatchSource
+from workflow_automation_provider.execution.batch.summary import (
     counts_text,
     log_runs,
     where_runs_are,
     with_results,
     worst_result,
 )
-from workflow_automation_provider.execution.batch.sender import BatchSender
-from workflow_automation_provider.execution.batch.source import BatchSource
+from workflow_automation_provider.execution.batch.threads import BatchThreads, Job
 from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.client.protocol import Request
-    from workflow_automation_provider.execution.batch.record import BatchRecord
-    from workflow_automation_provider.execution.batch.results import BatchItem, BatchSummary
+    from workflow_automation_provider.execution.batch.batch_record import BatchRecord
+    from workflow_automation_provider.execution.batch.item_results import BatchItem, BatchSummary
     from workflow_automation_provider.execution.batch.source import Batch, Item
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -55,8 +53,8 @@ OnRejected = Literal["fail", "skip"]
 """What the task does at the end if the service rejected items."""
 
 # What one write opens must fit into one entry, and after a kill a person has to look for all of it.
-_MAX_CHUNK = 256
-_MAX_CHUNK_BYTES = 8 * 1024**2
+_MAX_WINDOW = 256
+_MAX_WINDOW_BYTES = 8 * 1024**2
 
 # Seconds that a result may stay unrecorded.
 _MAX_UNRECORDED = 1.0
@@ -68,7 +66,7 @@ _MAX_LAST_RESPONSES = 5.0
 _POLL_INTERVAL = 0.1
 
 
-class BatchStarter:
+class BatchExecution:
     """
     Start the runs of a batch that no earlier try started.
 
@@ -107,13 +105,12 @@ class BatchStarter:
         self._retrier = retrier
         self._log = retrier.log
         self._flow_id = flow_id
-        self._max_concurrency = max_concurrency
         self._fails_if_rejected = fails_if_rejected
         self._output = OutputFile(output_path) if output_path else None
         self._source = BatchSource(
             batch, flow_id, key, redact=lambda text: hook.get_conn().redact(text)
         )
-        self._sender = BatchSender(
+        self._threads = BatchThreads(
             hook,
             retrier,
             record.results,
@@ -121,9 +118,10 @@ class BatchStarter:
             max_per_second=max_starts_per_second,
         )
         self._progress = Progress(record.results, context, retrier.log)
-        self._in_flight = InFlight()
-        self._chunk = min(4 * max_concurrency, _MAX_CHUNK)
+        self._window = min(4 * max_concurrency, _MAX_WINDOW)
         self._are_all_opened = False
+        # The items that were opened and whose results are not recorded yet.
+        self._in_flight: list[Job] = []
 
     def start(self) -> list[BatchItem] | BatchSummary:
         """
@@ -199,11 +197,10 @@ class BatchStarter:
             target["output_path"] = without_credentials(self._output.path)
 
         self._record.target = target
-        threads = min(self._max_concurrency, number)
-        self._log_start(number, threads, template.flow_id)
+        self._log_start(number, template.flow_id)
 
         items = self._record.to_send(self._source)
-        with self._sender.running(threads, template):
+        with self._threads.running(number, template):
             try:
                 self._send_all(items)
             except BaseException as error:
@@ -212,48 +209,36 @@ class BatchStarter:
                 if not isinstance(error, Exception):
                     raise
 
-    def _log_start(self, number: int, threads: int, flow_id: str | None) -> None:
+    def _log_start(self, number: int, flow_id: str | None) -> None:
         flow = f"flow {flow_id}" if flow_id else "the flow of the API key"
         self._log.info(
-            "Starting %d runs of %s via connection %s, %d at a time.",
+            "Starting %d runs of %s via connection %s.",
             number,
             flow,
             self._hook.workflow_automation_conn_id,
-            threads,
         )
         self._log.info(
             "If this try is killed, up to %d runs may have been started that only a later try "
             "reports. After the last try, look in the workflow's list of runs.",
-            min(self._chunk, number),
+            min(self._window, number),
         )
 
     def _send_all(self, items: Iterator[Item]) -> None:
-        while self._has_more or self._in_flight:
-            if self._retrier.is_ended():
-                self._sender.stop(NotSentError("The task was ended."))
-            self._record_and_open(self._next(items))
+        self._open(self._next(items))
+        while self._in_flight:
             self._await_results()
-            self._progress.show_if_due()
-
-    @property
-    def _has_more(self) -> bool:
-        """Whether there are items to open."""
-        return not self._are_all_opened and self._sender.stopped_by is None
+            self._open(self._next(items))
 
     def _next(self, items: Iterator[Item]) -> list[Item]:
-        """Return the next items to open: as many as there is room for, or none."""
-        room = self._chunk - len(self._in_flight.without_result())
-        if room < self._chunk / 2:
-            return []
-
+        """Return the next items to open: none until there is room for half of the window."""
+        room = self._window - self._number_under_way()
         opened: list[Item] = []
+        if room < self._window / 2:
+            return opened
+
         size = 0
         try:
-            while self._has_more:
-                is_full = len(opened) == room or size >= _MAX_CHUNK_BYTES / 2
-                if is_full:
-                    break
-
+            while self._has_more and len(opened) < room and size < _MAX_WINDOW_BYTES / 2:
                 item = next(items, None)
                 if item is None:
                     self._are_all_opened = True
@@ -262,41 +247,48 @@ class BatchStarter:
                 opened.append(item)
                 size += len(item.inputs)
         except WorkflowAutomationError as error:
-            self._sender.stop(error)
+            self._threads.stop(error)
 
         # A thread may have stopped the batch meanwhile.
-        if self._sender.stopped_by:
-            return []
+        return [] if self._threads.stopped_by else opened
 
-        return opened
+    @property
+    def _has_more(self) -> bool:
+        """Whether there are items to open."""
+        return not self._are_all_opened and self._threads.stopped_by is None
 
-    def _record_and_open(self, opened: list[Item]) -> None:
-        """Record what is known, and open and send the next items."""
-        results = self._in_flight.results()
-        # The others are still in flight, even if a thread gives them a result meanwhile: the next
-        # write records it.
-        recorded = {item["index"] for item in results}
-        others = [index for index in self._in_flight.indexes() if index not in recorded]
+    def _number_under_way(self) -> int:
+        """Return how many items in flight have no result yet."""
+        return sum(job.result is None for job in self._in_flight)
+
+    def _open(self, items: list[Item]) -> None:
+        """Record the results since the last write, open further items, and send those."""
+        known = [job for job in self._in_flight if job.result]
+        results = [job.result for job in known if job.result]
+        # A thread may give a further one its result meanwhile: the next write records that.
+        others = [job for job in self._in_flight if job not in known]
+        jobs = [Job(item) for item in items]
 
         # Before the write: an interruption must give them a result.
-        jobs = self._in_flight.add(opened)
-
-        self._record.write(opened, results, in_flight=others)
+        self._in_flight += jobs
+        self._record.write(items, results, in_flight=[job.index for job in others])
         if not self._record.outlives_try:
             log_runs(self._log, self._results, results)
 
-        self._in_flight.remove(results)
-        self._sender.send(jobs)
+        self._in_flight = others + jobs
+        self._threads.send(jobs)
 
     def _await_results(self) -> None:
-        """Wait until there is room for half a chunk, or results are to be recorded."""
+        """Wait until half of the window is free, or results are to be recorded."""
         until = time.monotonic() + _MAX_UNRECORDED
-        while time.monotonic() < until:
-            most = self._chunk // 2 if self._has_more else 0
-            has_room = len(self._in_flight.without_result()) <= most
-            if has_room:
-                return
-            self._sender.await_result(_POLL_INTERVAL)
+        most = self._window // 2 if self._has_more else 0
+        while self._number_under_way() > most and time.monotonic() < until:
+            if self._retrier.is_ended():
+                self._threads.stop(NotSentError("The task was ended."))
+
+            self._threads.await_result(_POLL_INTERVAL)
+
+        self._progress.show_if_due()
 
     # Interruptions --------------------------------------------------------------------------------
 
@@ -311,7 +303,7 @@ class BatchStarter:
         """Send nothing more, and wait for the responses to the requests under way."""
         # Takes effect before the last byte of any further request is sent.
         self._hook.stop()
-        self._sender.stop(self._interrupted(error))
+        self._threads.stop(self._interrupted(error))
 
         # An exception leaves time for the responses, which all have a timeout; an interruption
         # does not.
@@ -319,13 +311,15 @@ class BatchStarter:
         if not isinstance(error, Exception):
             until = time.monotonic() + _MAX_LAST_RESPONSES
 
-        while self._in_flight.has_requests_under_way() and time.monotonic() < until:
+        while time.monotonic() < until and any(
+            job.may_be_sent and not job.result for job in self._in_flight
+        ):
             time.sleep(_POLL_INTERVAL)
 
     def _save_results(self) -> None:
         """Record and log the results of the items in flight, now that the batch is stopped."""
         without_response = self._give_results()
-        results = self._in_flight.results()
+        results = [job.result for job in self._in_flight if job.result]
         is_recorded = self._record_last(results)
         if not is_recorded:
             log_runs(self._log, self._results, results)
@@ -338,7 +332,10 @@ class BatchStarter:
     def _give_results(self) -> list[str]:
         """Give each item in flight a result; return the names of those that may have been sent."""
         names = []
-        for job in self._in_flight.without_result():
+        for job in self._in_flight:
+            if job.result:
+                continue
+
             if job.may_be_sent:
                 names.append(self._results.name_of(job.index))
                 why = "It had no response when the batch was interrupted."
@@ -385,7 +382,7 @@ class BatchStarter:
         :raises WorkflowAutomationError: why the batch was stopped, or else the worst of its results
         """
         self._progress.show()
-        error = self._sender.stopped_by
+        error = self._threads.stopped_by
         if error is None:
             error = worst_result(self._results, fails_if_rejected=self._fails_if_rejected)
 
@@ -440,7 +437,7 @@ class BatchStarter:
         return None
 
     def _items(self) -> Iterator[BatchItem]:
-        stopped_by = self._sender.stopped_by
+        stopped_by = self._threads.stopped_by
         why_not = stopped_by.reason if stopped_by else ""
         for item in self._results.in_order(why_not):
             if item["status"] == "started" and self._flow_id is not None:
