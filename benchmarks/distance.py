@@ -21,7 +21,11 @@ async def _carry(
 
 
 def _relay(listener: socket.socket, port: int, round_trip: float) -> None:
+    tasks = set()  # the loop itself does not keep them alive
+
     async def carry_both(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        tasks.add(task)
         # The kernel has accepted the connection at once.
         await asyncio.sleep(round_trip)
         service_reader, service_writer = await asyncio.open_connection("127.0.0.1", port)
@@ -30,6 +34,7 @@ def _relay(listener: socket.socket, port: int, round_trip: float) -> None:
             _carry(service_reader, writer, round_trip / 2),
             return_exceptions=True,
         )
+        tasks.discard(task)
 
     async def serve() -> None:
         server = await asyncio.start_server(carry_both, sock=listener, backlog=512)
