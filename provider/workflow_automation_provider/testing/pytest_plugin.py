@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -148,7 +148,14 @@ def workflow_automation_connect(
 
     Its arguments are the connection's id, the key (by default the first of
     ``workflow_automation_keys``) and ``extra``, such as ``{"timeout": 5}``. It returns the id.
+
+    In a test with this fixture, ``dag.test()`` retries a task without its ``retry_delay``, and
+    Airflow has no object store of an earlier test.
     """
+    _retry_at_once(monkeypatch)
+    # By the id of its connection, which leads elsewhere in each test.
+    stores = importlib.import_module("airflow.sdk.io.store")
+    monkeypatch.setattr(stores, "_STORE_CACHE", {})
     return _Connector(workflow_automation_service, monkeypatch)
 
 
@@ -208,13 +215,21 @@ def workflow_automation_context() -> MakeContext:
     return make
 
 
+def _retry_at_once(environment: pytest.MonkeyPatch) -> None:
+    """Have ``dag.test()`` set the ``retry_delay`` of all tasks to zero."""
+    dag_class = importlib.import_module("airflow.sdk").DAG
+    run_test = dag_class.test
+
+    def run_without_delay(dag: Any, *args: Any, **kwargs: Any) -> Any:
+        for task in dag.tasks:
+            environment.setattr(task, "retry_delay", timedelta())
+        return run_test(dag, *args, **kwargs)
+
+    environment.setattr(dag_class, "test", run_without_delay)
+
+
 def _check_connection(conn_id: str, host: str) -> None:
     """Fail the test if Airflow reads another connection than that of the environment."""
-    # Before its first import, Airflow can have read no other setting than that of
-    # pytest_configure().
-    if "airflow" not in sys.modules:
-        return
-
     sdk = importlib.import_module("airflow.providers.common.compat.sdk")
     if sdk.BaseHook.get_connection(conn_id).host != host:
         pytest.fail(
