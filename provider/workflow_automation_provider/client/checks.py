@@ -288,6 +288,8 @@ _WEB = re.compile(
     re.I | re.ASCII,
 )
 
+_HOST_AND_PATH = re.compile(r"[\w-]+(\.[\w-]+)+/")
+
 
 def web_link(link: object) -> str:
     """
@@ -299,9 +301,15 @@ def web_link(link: object) -> str:
 
 
 def is_relative_link(link: object) -> bool:
-    """Return whether a link of the service is to be resolved against its base URL."""
+    """
+    Return whether a link of the service is to be resolved against its base URL.
+
+    One that begins with a host name lacks its scheme.
+    """
+    if not isinstance(link, str) or _HOST_AND_PATH.match(link.strip()):
+        return False
     try:
-        return isinstance(link, str) and not urlsplit(link.strip()).scheme
+        return not urlsplit(link.strip()).scheme
     except ValueError:
         return False
 

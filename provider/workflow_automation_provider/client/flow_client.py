@@ -216,8 +216,9 @@ class FlowClient:
                 response = self._response(connection, "HEAD", self.base_url)
         except Exception as error:
             came = what_came(error, progress, self._redactor)
-            hint = hint_for(error, progress, self._via) or "Check the connection's base URL."
-            failure = NotSentError(f"{title}{self._via} got {came}.", next_step=hint)
+            hint = hint_for(error, progress, self.base_url, self._via)
+            next_step = hint or "Check the connection's base URL."
+            failure = NotSentError(f"{title}{self._via} got {came}.", next_step=next_step)
         else:
             return self._checked_response(title, response)
 

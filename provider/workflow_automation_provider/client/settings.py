@@ -36,6 +36,9 @@ _SECRET_HEADER_WORDS = (
     "token",
 )
 
+# An API key has at least as many characters.
+_MIN_SECRET = 6
+
 # How a value begins that is a secret whatever the name of its header.
 _CREDENTIALS = re.compile(r"\s*(bearer|basic)\s", re.IGNORECASE)
 
@@ -313,7 +316,7 @@ def _value(name: str, written: object, read: Mapping[str, Any]) -> Any:
     Return the value of an extra.
 
     :param read: the extras that were read before
-    :raises InvalidRequestError: if it cannot be used, without showing it: it may be a secret in the
+    :raises InvalidRequestError: if it cannot be used, without showing what may be a secret in the
         wrong field
     """
     if name not in FIELDS:
@@ -333,9 +336,15 @@ def _value(name: str, written: object, read: Mapping[str, Any]) -> Any:
         examples = form["schema"].get("examples")
         such = f" such as {examples[0]}" if examples else ""
         raise InvalidRequestError(
-            f"extra {name!r} is {kind_of(written)} that cannot be used; "
+            f"extra {name!r} is {kind_of(written)}{_shown(written)} that cannot be used; "
             f"expected {kind.expected}{such}"
         ) from None
+
+
+def _shown(written: object) -> str:
+    """Return a value for an error, empty if it is long enough for a secret."""
+    is_short = isinstance(written, str | int | float) and len(str(written)) < _MIN_SECRET
+    return f" ({written!r})" if is_short else ""
 
 
 def _parse_document(name: str, text: str) -> Any:

@@ -68,9 +68,14 @@ class Transport(httpx.BaseTransport):
         connection: _Connection = request.extensions["connection"]
         progress = connection.backend.progress
         assert isinstance(request.stream, httpx.SyncByteStream)  # noqa: S101
+        url = _core_url(request.url)
+        if connection.is_through_http_proxy and b":" in url.host:
+            # httpcore writes the host as it is into what a proxy reads.
+            url.host = b"[%b]" % url.host
+
         core_request = httpcore.Request(
             request.method,
-            _core_url(request.url),
+            url,
             headers=request.headers.raw,
             content=progress.writes(request.stream),
             extensions=request.extensions,
@@ -113,6 +118,7 @@ class _Connection:
     def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
         self.backend = _Backend()
         self.pool = _pool(self.backend, tls, proxy)
+        self.is_through_http_proxy = isinstance(self.pool, httpcore.HTTPProxy)
 
     def close(self) -> None:
         stream = self.backend.stream
@@ -155,7 +161,9 @@ class _Stream(httpcore.NetworkStream):
     ) -> httpcore.NetworkStream:
         progress = self._backend.progress
         progress.check_stop()
-        self._stream = self._stream.start_tls(ssl_context, server_hostname, progress.time_left())
+        # The brackets of an IPv6 address are for the proxy alone.
+        host = (server_hostname or "").strip("[]")
+        self._stream = self._stream.start_tls(ssl_context, host, progress.time_left())
         self._has_read = False
         return self
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpcore
 import msgspec
@@ -33,6 +34,7 @@ from workflow_automation_provider.client.responses.results import read_run, read
 from workflow_automation_provider.client.responses.retry_after import retry_after
 from workflow_automation_provider.exceptions import (
     BusyError,
+    Code,
     NotSentError,
     OutcomeUnknownError,
     RejectedError,
@@ -55,6 +57,7 @@ def _serde() -> Any:
 SERDE = _serde()
 KEY = "wak-Zq7xK9Tbw2"
 NOT_TEXT = "(not shown: it is neither JSON nor plain text)"
+A_PAGE = "(a web page, perhaps of a gateway or login in front of the service)"
 CUT_OFF = httpcore.ReadError("The cable broke.")
 BASE_URL = "https://service.example/api"
 BY_PATH, BY_KEY, UPLOAD = Operation
@@ -159,11 +162,56 @@ def test_the_page_names_the_statuses(kind, operation, headers):
         ({"location": "https://x.example/é"}, r"'https://x.example/\xe9'"),
         ({"location": "x" * 501}, f"'{'x' * 500}'"),
         ({"location": f"https://x.example/{KEY}"}, WITHHELD),
+        ({"location": "https://[x"}, "'https://[x'"),
     ],
 )
 def test_where_a_redirect_points_to(status, headers, shown):
     assert shown in failure_of(BY_KEY, status, headers=headers).next_step
     assert shown not in failure_of(BY_KEY, 400, headers=headers).next_step
+
+
+@pytest.mark.parametrize("operation", Operation)
+@pytest.mark.parametrize(
+    ("location", "base_url"),
+    [
+        ("https://new.example/v2/api{path}", "https://new.example/v2/api"),
+        ("//new.example{path}", "https://new.example"),
+        ("/v2{path}", "https://service.example/v2"),
+        ("{path}", "https://service.example"),
+        ("https://new.example/login", None),
+        ("https://new.example/api{path}?next=1", None),
+        ("https://new.example/api/other{path}er", None),
+        ("https://me:pw@new.example/api{path}", None),
+        ("http://new.example/api{path}", None),  # the key would be sent without TLS
+        ("https://service.example/api{path}", None),
+    ],
+)
+def test_a_redirect_names_the_base_url_and_not_the_operation(operation, location, base_url):
+    path = REQUESTS[operation].url.removeprefix(BASE_URL)
+    headers = {"location": location.format(path=path)}
+    for status in (302, 307):
+        next_step = failure_of(operation, status, headers=headers).next_step
+        found = re.search(r"set the connection's base URL to '(.+?)'", next_step)
+        assert (found and found[1]) == base_url
+
+
+@pytest.mark.parametrize("operation", Operation)
+@pytest.mark.parametrize("form", ["{url}/", "{path}/", "http{rest}/"])
+def test_a_redirect_to_a_slash_advises_no_base_url(operation, form):
+    url = REQUESTS[operation].url
+    parts = {"url": url, "path": urlsplit(url).path, "rest": url.removeprefix("https")}
+    next_step = failure_of(operation, 307, headers={"location": form.format(**parts)}).next_step
+    assert "slash" in next_step
+    assert "base URL" not in next_step
+
+
+@pytest.mark.parametrize("status", [201, 202, 204])
+def test_the_location_of_a_run_that_is_not_named(status):
+    headers = {"location": "/runs/5"}
+    failure = check(failure_of(BY_KEY, status, headers=headers), UnidentifiedError)
+    assert "'/runs/5'" in failure.next_step
+    headers = {"location": f"/runs/{KEY}"}
+    assert WITHHELD in failure_of(BY_KEY, status, headers=headers).next_step
 
 
 NOW = datetime(2026, 11, 6, 8, 49, 30, tzinfo=UTC)
@@ -299,7 +347,7 @@ def test_what_was_cut_off_is_not_shown(body, text):
 
 
 @pytest.mark.parametrize(
-    "kind", ["application/octet-stream", "message/http", "application/json; charset=latin-1"]
+    "kind", ["application/octet-stream", "message/http", "application/json; charset=no-such"]
 )
 def test_what_may_write_a_secret_otherwise_is_not_shown(kind):
     body = b'"\xff"' if "json" in kind else KEY.encode().hex().encode()
@@ -310,9 +358,98 @@ def test_a_web_page_does_not_say_that_files_were_accepted():
     """What a web page is, test_promise.py shows."""
     headers = {"content-type": "Text/HTML; charset=utf-8"}
     failure = failure_of(UPLOAD, 200, b"<p>Sign in</p>", headers=headers)
-    check(failure, OutcomeUnknownError, quote=NOT_TEXT)
+    check(failure, OutcomeUnknownError, quote=A_PAGE)
     check(failure_of(UPLOAD, 200, headers=headers, error=CUT_OFF), OutcomeUnknownError)
     assert outcome_of(UPLOAD, Response(200, headers, b" ")) == ""
+
+
+def page_of(title):
+    return f"<!DOCTYPE html><html><head><title>{title}</title><p>x".encode()
+
+
+@pytest.mark.parametrize("operation", Operation)
+@pytest.mark.parametrize("status", [200, 302, 307, 400, 401, 403, 404, 413, 422, 429, 500, 502])
+def test_a_web_page_is_called_one_and_its_title_quoted(operation, status):
+    failure = failure_of(operation, status, page_of("\n Access &lt;denied&gt; by\tACME "))
+    assert failure.quote == f"{A_PAGE} Access <denied> by ACME"
+    assert "Compare the inputs" not in failure.next_step
+    assert failure.code != Code.KEY_REJECTED
+    if status == 200:
+        check(failure, OutcomeUnknownError if operation is UPLOAD else UnidentifiedError)
+        assert failure.consequence.startswith(("The files may", "A run may"))
+        assert "base URL" in failure.next_step
+
+
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [
+        (KEY, WITHHELD),
+        ("".join(f"&#{ord(char)};" for char in KEY), WITHHELD),
+        ("a\ufffd", ""),
+        ("", ""),
+        ("x" * 600, "x" * (500 - len(A_PAGE) - 1) + "…"),
+    ],
+)
+def test_title_of_a_web_page(title, shown):
+    assert failure_of(BY_KEY, 403, page_of(title)).quote == f"{A_PAGE} {shown}".rstrip()
+
+
+@given(st.text(), st.sampled_from(["latin-1", "utf-16", "gbk", "utf-8", "cp037"]))
+def test_any_title_is_text_and_never_the_key(text, charset):
+    headers = {"content-type": f"text/html; charset={charset}"}
+    page = f"<html><title>{text}{KEY}</title>".encode(charset, "xmlcharrefreplace")
+    assert failure_of(BY_KEY, 403, page, headers=headers).quote.startswith(A_PAGE)
+
+
+def test_json_that_is_declared_as_a_web_page_is_json():
+    """As PHP does, unless it is told otherwise."""
+    headers = {"content-type": "text/html"}
+    assert outcome_of(UPLOAD, Response(200, headers, b' {"ok": true}')) == '{"ok": true}'
+    run = outcome_of(BY_PATH, Response(201, headers, b'{"run_id": 7}'))
+    assert run.run_id == "7"
+    check(failure_of(BY_PATH, 201, b'{"run_', headers=headers, error=CUT_OFF), UnidentifiedError)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"<html><title>400 The plain HTTP request was sent to HTTPS port</title>",
+        b"Client sent an HTTP request to an HTTPS server.\n",
+        b"<html><title>400 Bad Request</title>You're speaking plain HTTP to an SSL-enabled server",
+        b"<html>Bad Request: This combination of host and port requires TLS.",
+    ],
+)
+def test_a_port_for_https_is_no_matter_of_the_inputs(said):
+    failure = check(failure_of(BY_KEY, 400, said), RejectedError, code=Code.REJECTED)
+    assert "https://" in failure.next_step
+    assert "inputs" not in failure.next_step
+
+
+WORDS = "Clé périmée: créez-en une"
+
+
+@pytest.mark.parametrize("charset", ["latin-1", "ISO-8859-15", "utf-16", "UTF-16LE", '"gbk"'])
+@pytest.mark.parametrize("kind", ["text/plain", "application/json"])
+def test_the_declared_charset_is_read(kind, charset):
+    codec, words = charset.strip('"'), WORDS.replace("ç", "é")
+    headers = {"content-type": f"{kind}; charset={charset}"}
+    said = json.dumps(words, ensure_ascii=False) if "json" in kind else words
+    assert failure_of(BY_KEY, 409, said.encode(codec), headers=headers).quote == words
+    for secret in (KEY, KEY.swapcase()):
+        body = f"{said} {secret}".encode(codec)
+        assert failure_of(BY_KEY, 409, body, headers=headers).quote == WITHHELD
+    run = json.dumps({"run_id": "é7"}, ensure_ascii=False).encode(codec)
+    assert outcome_of(BY_PATH, Response(201, headers, run)).run_id == "é7"
+
+
+@pytest.mark.parametrize(
+    "charset", ["utf-16", "gbk", "rot13", "zip", "punycode", "punycode!", "x\0"]
+)
+def test_a_charset_that_is_not_that_of_the_body_hides_nothing(charset):
+    headers = {"content-type": f"text/plain; charset={charset}"}
+    body = f"{KEY} {'x' * 2**20}".encode()[: 2**20]
+    assert failure_of(BY_KEY, 409, body, headers=headers).quote == WITHHELD
+    failure_of(BY_KEY, 409, b"x" * 2**20, headers=headers)
 
 
 # The run ------------------------------------------------------------------------------------------
@@ -408,7 +545,7 @@ def test_text_that_looks_compressed_is_kept(text, coding):
 
 def test_compressed_page_and_secret_are_found():
     page = gzip.compress(b"<html><p>Sign in</p></html>")
-    check(failure_of(UPLOAD, 200, page), OutcomeUnknownError, quote=NOT_TEXT)
+    check(failure_of(UPLOAD, 200, page), OutcomeUnknownError, quote=A_PAGE)
     assert failure_of(BY_KEY, 409, gzip.compress(KEY.encode())).quote == WITHHELD
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
+import html
 import json
 import re
 import zlib
+from email.message import Message
 from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.client.responses.cause import describe
@@ -18,6 +21,7 @@ QUOTE_LIMIT = 500
 """How much of the service's response an error quotes, in characters."""
 
 _WEB_PAGES = ("text/html", "application/xhtml+xml")
+_TEXTS = ("", "text/plain", *_WEB_PAGES)
 
 # How a web page begins, after a byte order mark, a declaration and comments, as browsers recognize
 # one. Atomic groups, because each comment could otherwise end in many places.
@@ -28,18 +32,56 @@ _HTML = re.compile(
 )
 _SNIFFED = 1024
 
+# What nginx, Go, Apache and Tomcat say of a request in plain http that came to a port for https.
+_OF_TLS_PORT = re.compile(
+    rb"plain HTTP request was sent to HTTPS port|sent an HTTP request to an HTTPS server"
+    rb"|speaking plain HTTP to an SSL-enabled|combination of host and port requires TLS"
+)
+
 _MARKUP = re.compile(r"<[a-z/!?]", re.IGNORECASE)
+_TITLE = re.compile(r"<title\b[^<>]*+>([^<]*+)</title", re.IGNORECASE)
+_PAGE = "(a web page, perhaps of a gateway or login in front of the service)"
 
 # Formats of compressed bodies, as zlib numbers them: gzip or zlib, which their first bytes tell,
 # and the bare deflate that some servers send, which only the header tells.
 _GZIP_OR_ZLIB = 47
 _BARE_DEFLATE = -15
 
+# Of the codecs that Python takes for a charset, the one that needs minutes for a long body.
+_SLOW_CODEC = "punycode"
 
-# Compression --------------------------------------------------------------------------------------
+
+# Compression and charsets ------------------------------------------------------------------------
 
 
-def decompressed(response: Response) -> Response:
+def readable(response: Response, redact: Redactor) -> Response:
+    """
+    Return a response with its body decompressed and in UTF-8, as far as it can be.
+
+    It is not if that would hide a secret, since the charset is not that of the body.
+    """
+    response = _decompressed(response)
+    is_json_in_utf8 = _is_json(response.body) and b"\0" not in response.body
+    if is_json_in_utf8:
+        return response
+
+    header = Message()
+    header["content-type"] = response.headers.get("content-type", "")
+    charset = header.get_content_charset("utf-8")
+    try:
+        if codecs.lookup(charset).name == _SLOW_CODEC:
+            return response
+        text = response.body.decode(charset)
+        body = text.encode()
+    except (LookupError, ValueError):  # there is no such charset, or the body has another
+        return response
+
+    has_secret = redact.has_secret(response.body.decode("latin-1"))
+    hides_secret = has_secret and not redact.has_secret(text)
+    return response if hides_secret else response._replace(body=body)
+
+
+def _decompressed(response: Response) -> Response:
     """
     Return a response with its body decompressed, if the body was compressed without being asked.
 
@@ -151,14 +193,25 @@ def may_name_a_run(response: Response) -> bool:
 
 
 def is_web_page(response: Response) -> bool:
-    """Return whether a response is a web page, such as of a login, whatever its media type says."""
-    if _media_type(response) in _WEB_PAGES:
-        return bool(response.body.strip() or response.error)
+    """
+    Return whether a response is a web page, such as of a login, whatever its media type says.
+
+    Some services declare their JSON as one.
+    """
+    body = response.body.lstrip()
+    is_declared = _media_type(response) in _WEB_PAGES and not body.startswith((b"{", b"["))
+    if is_declared:
+        return bool(body or response.error)
     return _HTML.match(response.body[:_SNIFFED]) is not None
 
 
 def _media_type(response: Response) -> str:
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def is_of_tls_port(response: Response) -> bool:
+    """Return whether a response says that the request, in plain http, came to a port for https."""
+    return _OF_TLS_PORT.search(response.body) is not None
 
 
 # The service's own words --------------------------------------------------------------------------
@@ -168,8 +221,8 @@ def own_words(response: Response, redact: Redactor) -> str:
     """
     Return the service's own words, or in parentheses why they are not shown.
 
-    Only JSON and plain text are shown: in another format, such as HTML, a secret could be written
-    in a way that is not searched for. Of a JSON string, its content is shown.
+    Only JSON, plain text and the title of a web page are shown: in another format, a secret could
+    be written in a way that is not searched for. Of a JSON string, its content is shown.
     """
     if not response.body.strip():
         return ""
@@ -177,8 +230,11 @@ def own_words(response: Response, redact: Redactor) -> str:
         return f"(not shown: {cut_off(response, response.error, redact)})"
 
     text = response.body.decode(errors="replace")
+    if is_web_page(response):
+        return f"{_PAGE} {_title_of(text, redact)}".rstrip()
+
     kind = _media_type(response)
-    is_text = "\ufffd" not in text and (kind in ("", "text/plain") or kind.endswith("json"))
+    is_text = "\ufffd" not in text and (kind in _TEXTS or kind.endswith("json"))
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -191,6 +247,14 @@ def own_words(response: Response, redact: Redactor) -> str:
         return redact.text(document)
 
     return redact.text(text.strip())
+
+
+def _title_of(page: str, redact: Redactor) -> str:
+    """Return the title of a web page as text, empty if it has none that can be read."""
+    found = _TITLE.search(page)
+    if found is None or "\ufffd" in found[1]:
+        return ""
+    return redact.text(html.unescape(found[1]).strip())
 
 
 def quote(response: Response, redact: Redactor) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from workflow_automation_provider.client.protocol import Operation, Request
 from workflow_automation_provider.client.responses.cause import describe, hint_for
 from workflow_automation_provider.client.responses.statuses import code_of, nothing_done
+from workflow_automation_provider.client.send_progress import TLS_ALERT
 from workflow_automation_provider.exceptions import (
     NotSentError,
     OutcomeUnknownError,
@@ -38,7 +39,8 @@ def error_without_response(
     instead = what_came(error, progress, redact)
     status = _status_in(progress.head)
     if progress.whole:
-        return unknown_outcome(request, instead, status=status)
+        hint = hint_for(error, progress, request.url, via)
+        return unknown_outcome(request, instead, status=status, next_step=hint)
 
     is_trigger = request.operation is not Operation.UPLOAD
     is_success = status is not None and status < 300
@@ -54,23 +56,25 @@ def error_without_response(
     return NotSentError(
         f"{request.title} was {what}: {why}.",
         consequence=nothing_done(request),
-        next_step=hint_for(error, progress, via),
+        next_step=hint_for(error, progress, request.url, via),
         status=status,
         flow_id=request.flow_id,
     )
 
 
 def unknown_outcome(
-    request: Request, instead: str, *, status: int | None = None
+    request: Request, instead: str, *, status: int | None = None, next_step: str = ""
 ) -> OutcomeUnknownError:
     """
     Return the exception for a request that was sent, and whose response is missing.
 
     :param instead: what came in place of the response
     :param status: that of a response that cannot be read
+    :param next_step: what to do about it
     """
     return OutcomeUnknownError(
         f"{request.title} was sent, but got {instead}.",
+        next_step=next_step,
         code=code_of(OutcomeUnknownError, request),
         status=status,
         flow_id=request.flow_id,
@@ -80,6 +84,8 @@ def unknown_outcome(
 def what_came(error: Exception, progress: SendProgress, redact: Redactor) -> str:
     """Return what came in place of a response that can be read: no response, or a part of one."""
     why = describe(error, redact)
+    if progress.head.startswith(TLS_ALERT):
+        return "an alert of TLS in place of a response"
     if not progress.head:
         return f"no response: {why}"
 

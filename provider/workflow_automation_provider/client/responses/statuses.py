@@ -9,16 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal, NamedTuple
+from urllib.parse import urljoin
 
 import httpx
 
-from workflow_automation_provider.client.protocol import Operation, Request, Response, Run
+from workflow_automation_provider.client.protocol import (
+    Operation,
+    Request,
+    Response,
+    Run,
+    base_url_of,
+)
 from workflow_automation_provider.client.responses.body import (
     QUOTE_LIMIT,
+    is_of_tls_port,
     is_web_page,
     may_name_a_run,
     quote,
 )
+from workflow_automation_provider.client.responses.cause import USE_HTTPS
 from workflow_automation_provider.client.responses.retry_after import retry_after_of
 from workflow_automation_provider.exceptions import (
     Accepted,
@@ -34,7 +43,7 @@ from workflow_automation_provider.exceptions import (
 if TYPE_CHECKING:
     from workflow_automation_provider.client.redaction import Redactor
 
-Trait = Literal["run", "may name a run", "early", "page", "Retry-After", "declared"]
+Trait = Literal["run", "may name a run", "early", "page", "Retry-After", "declared", "TLS port"]
 """
 What a row may require of a response:
 
@@ -44,6 +53,7 @@ What a row may require of a response:
 - ``page``: it is a web page
 - ``Retry-After``: it has a valid header of this name
 - ``declared``: its status is one of the connection's ``busy_statuses``
+- ``TLS port``: it says that the request, in plain http, came to a port for https
 """
 
 
@@ -79,16 +89,31 @@ class Row(NamedTuple):
 
 
 _TRIGGER = "path key"
-_NOT_THE_SERVICE = "the connection's base URL, and any proxy in front of the service."
-_LOGIN_PAGE = f"It may be a login page: check {_NOT_THE_SERVICE}"
+_NOT_THE_SERVICE = "Check the connection's base URL, and any gateway in front of the service."
+_WRONG_PAGE = (
+    "If there is none, it is a login page, or a page at a wrong base URL: correct the connection's "
+    "base URL, or have the gateway let the requests through."
+)
+_PAGE_OF_A_GATEWAY = (
+    f"{_NOT_THE_SERVICE} If the page is the service's own, check the API key and what was sent."
+)
 _COMPARE_INPUTS = "Compare the inputs with those that the workflow defines."
 _COMPARE_FORMAT = "Check that file_format is what the service expects."
 _CHECK_URL_AND_FLOW = "Check the connection's base URL and the flow_id."
 _ANOTHER_RUN = "Sending the request again would start another run."
 
-_MOVED = (
+_MOVED = "{moved} Redirects are never followed."
+_MOVED_ELSEWHERE = (
     "It redirects to {location}: the result, a login page, or the service's new URL. "
-    "If it is the new URL, set it as the connection's base URL: redirects are never followed."
+    "If it is the new URL, correct the connection's base URL."
+)
+_MOVED_TO_A_SLASH = (
+    "It redirects to {location}, the same URL with a slash at its end, which the provider does not "
+    "send. Have the service, or the gateway in front of it, accept the URL without the slash."
+)
+_MOVED_TO_A_BASE_URL = (
+    "It redirects to {location}. If this is the service's new URL, set the connection's base URL "
+    "to {base_url}."
 )
 _CHECK_RUN_AND_KEY = (
     "Check that the run belongs to the flow, and that the API key belongs to this flow and has not "
@@ -122,9 +147,10 @@ _SMALLER = (
 ROWS: tuple[Row, ...] = (
     Row("2xx", _TRIGGER, ("run",), None),
     Row("2xx", _TRIGGER, ("early", "may name a run"), UnidentifiedError, hint=_ANOTHER_RUN),
-    Row("2xx", "", ("early",), NotSentError, hint=f"Check {_NOT_THE_SERVICE}"),
+    Row("2xx", "", ("early",), NotSentError, hint=_NOT_THE_SERVICE),
+    Row("2xx", _TRIGGER, ("page",), UnidentifiedError, hint=_WRONG_PAGE),
     Row("2xx", _TRIGGER, (), UnidentifiedError, hint=_ANOTHER_RUN),
-    Row("2xx", "upload", ("page",), OutcomeUnknownError, hint=_LOGIN_PAGE),
+    Row("2xx", "upload", ("page",), OutcomeUnknownError, hint=_WRONG_PAGE),
     Row("2xx", "upload", (), None),
     Row("any", "", ("declared",), BusyError),
     Row("425 429", "", (), BusyError),
@@ -135,6 +161,8 @@ ROWS: tuple[Row, ...] = (
     Row("302 303", "", ("early",), NotSentError, hint=_MOVED),
     Row("302 303", "", (), OutcomeUnknownError, hint=_MOVED),
     Row("3xx", "", (), RejectedError, Code.REDIRECTED, _MOVED),
+    Row("400", "", ("TLS port",), RejectedError, hint=USE_HTTPS),
+    Row("400 401 402 403 422", "", ("page",), RejectedError, hint=_PAGE_OF_A_GATEWAY),
     Row("400 422", _TRIGGER, (), RejectedError, hint=_COMPARE_INPUTS),
     Row("400 422", "upload", (), RejectedError, hint=_COMPARE_FORMAT),
     Row("401 402 403", "path", (), RejectedError, Code.KEY_REJECTED, _NO_KEY_BY_PATH),
@@ -187,6 +215,7 @@ def row_of(
         "page": is_web_page(response),
         "Retry-After": retry_after_of(response) is not None,
         "declared": response.status in busy_statuses,
+        "TLS port": is_of_tls_port(response),
     }
     traits = [trait for trait, has_it in is_true.items() if has_it]
     return next(row for row in ROWS if row.fits(response.status, request.operation, traits))
@@ -209,10 +238,16 @@ def error_of(
         asked="" if wait is None else f", with a Retry-After of {wait:g} s",
         why=why,
     )
+    consequence = ""
+    if kind.accepted is Accepted.NO:
+        consequence = nothing_done(request)
+    elif kind is UnidentifiedError and "page" in row.traits:
+        consequence = Code.START_UNKNOWN.consequence
+
     return kind(
         message,
-        consequence=nothing_done(request) if kind.accepted is Accepted.NO else "",
-        next_step=_next_step(row, response, redact),
+        consequence=consequence,
+        next_step=_next_step(row, response, request, redact),
         code=row.code or code_of(kind, request),
         status=response.status,
         quote=quote(response, redact),
@@ -221,9 +256,35 @@ def error_of(
     )
 
 
-def _next_step(row: Row, response: Response, redact: Redactor) -> str:
-    location = redact.text(response.headers.get("location", ""))[:QUOTE_LIMIT]
-    return row.hint.format(status=response.status, location=ascii(location or "another URL"))
+def _next_step(row: Row, response: Response, request: Request, redact: Redactor) -> str:
+    location = redact.text(response.headers.get("location", ""))
+    if location and row.outcome is UnidentifiedError:
+        return f"Its header Location is {_shown(location)}, perhaps of the run. {row.hint}"
+    return row.hint.format(status=response.status, moved=_moved(request.url, location))
+
+
+def _moved(url: str, location: str) -> str:
+    """Return where a redirect leads to, and what to do about it."""
+    base_url = ""
+    try:
+        target = urljoin(url, location)
+        if target != url:
+            base_url = base_url_of(target, url)
+    except ValueError:
+        target = location
+
+    if target.partition("://")[2] == url.partition("://")[2] + "/":
+        text = _MOVED_TO_A_SLASH
+    elif base_url:
+        text = _MOVED_TO_A_BASE_URL
+    else:
+        text = _MOVED_ELSEWHERE
+
+    return text.format(location=_shown(location or "another URL"), base_url=_shown(base_url))
+
+
+def _shown(url: str) -> str:
+    return ascii(url[:QUOTE_LIMIT])
 
 
 def code_of(kind: type[WorkflowAutomationError], request: Request) -> Code | None:
