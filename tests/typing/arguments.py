@@ -1,5 +1,5 @@
 """
-What a type checker knows of ``@task.trigger_flow`` and of ``file_format``.
+What a type checker knows of ``@task.trigger_flow`` and of the operators' arguments.
 
 Checked by mypy in ``make lint``, never run.
 
@@ -12,10 +12,11 @@ import json
 from datetime import timedelta
 from typing import assert_type
 
-from airflow.sdk import XComArg, task
+from airflow.sdk import XComArg, literal, task
 
 from workflow_automation_provider.decorators.flows import trigger_flow_task
-from workflow_automation_provider.operators.flows import UploadFilesOperator
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
 
 @trigger_flow_task
@@ -62,3 +63,38 @@ UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format={"b
 UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format="data_url")
 UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format="b64")  # type: ignore[arg-type]
 UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format={"size": 1})  # type: ignore[dict-item]
+
+
+# What an earlier task returns, in place of each templated argument or within it.
+@task
+def some() -> list[dict[str, str]]:
+    return []
+
+
+first = TriggerFlowOperator(
+    task_id="first",
+    inputs=some(),
+    flow_id=some(),
+    workflow_automation_conn_id=some(),
+    files=["a.csv", some(), literal("{{.csv")],
+)
+TriggerFlowOperator(task_id="second", inputs={"a": first.output["result"]["rows"]}, files=some())
+UploadFilesOperator(
+    task_id="upload",
+    run_id=first.output,
+    files=first.output["result"]["files"],
+    flow_id=first.output["flow_id"],
+    workflow_automation_conn_id=some(),
+)
+UploadFilesOperator(task_id="upload_more", run_id=some(), files=[some(), {"a": some()}])
+TriggerFlowBatchOperator(
+    task_id="batch",
+    batch=some(),
+    flow_id=some(),
+    workflow_automation_conn_id=some(),
+    output_path=some(),
+)
+TriggerFlowBatchOperator(task_id="more", batch=[{"a": some()}, some(), literal({"a": "{{"})])
+trigger_flow_task(flow_id=some(), workflow_automation_conn_id=some(), files=[some()])
+UploadFilesOperator(task_id="wrong", run_id=1, files="a.csv")  # type: ignore[arg-type]
+TriggerFlowBatchOperator(task_id="wrong", batch={"a": 1})  # type: ignore[arg-type]

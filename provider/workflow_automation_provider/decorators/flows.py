@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.execution.starts.starter import OnUnknownStart
     from workflow_automation_provider.hooks.sources import FileSource
+    from workflow_automation_provider.operators.templates import Resolvable
 else:
     try:
         from airflow.sdk.bases.decorator import determine_kwargs
@@ -128,12 +129,12 @@ def trigger_flow_task(python_callable: Callable[_Params, _Inputs], /) -> Task[_P
 def trigger_flow_task(
     python_callable: None = None,
     *,
-    flow_id: str = UNSET,
-    workflow_automation_conn_id: str = "workflow_automation_default",
+    flow_id: str | Resolvable = UNSET,
+    workflow_automation_conn_id: str | Resolvable = "workflow_automation_default",
     wait_for_completion: bool = False,
     callback_input: str = "callback_url",
     completion_timeout: timedelta = timedelta(days=1),
-    files: FileSource | Sequence[FileSource] | None = None,
+    files: FileSource | Sequence[FileSource | Resolvable] | Resolvable | None = None,
     heartbeat_timeout: timedelta | None = None,
     on_run_failed: Literal["fail", "start_again"] = "fail",
     on_unknown_start: OnUnknownStart | Literal["claim"] = "fail",

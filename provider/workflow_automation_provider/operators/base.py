@@ -77,7 +77,7 @@ class TaskSummary:
 class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
     """Base class of the operators: the connection, one hook per task, and the errors of a task."""
 
-    workflow_automation_conn_id: str
+    workflow_automation_conn_id: Any
     is_ended: bool
     """Whether Airflow has ended the task: nothing may be sent after that."""
     _inside_a_task: ClassVar[str]
@@ -87,7 +87,7 @@ class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
     _if_not_rendered = "Nothing was sent in this try."
     ui_color = "#e6f0fa"
 
-    def __init__(self, *, flow_id: str, send_retry_timeout: float, **kwargs: Any) -> None:
+    def __init__(self, *, flow_id: Any, send_retry_timeout: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if flow_id is None:
             raise ValueError(
@@ -98,7 +98,7 @@ class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
         check_seconds("send_retry_timeout", send_retry_timeout, zero=True)
         # A template that renders to None must not be mistaken for an argument that was left out.
         self._is_flow_given = flow_id is not UNSET
-        self.flow_id: str | None = None if flow_id is UNSET else flow_id
+        self.flow_id = None if flow_id is UNSET else flow_id
         self.send_retry_timeout = send_retry_timeout
         self.is_ended = False
         # Only if neither the task nor its default_args set a policy, and only on versions with

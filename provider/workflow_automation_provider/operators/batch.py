@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from workflow_automation_provider.client.checks import check_path, is_positive_integer, kind_of
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch.run_batch import BatchExecution, OnRejected
     from workflow_automation_provider.execution.batch.source import Batch
     from workflow_automation_provider.execution.starts.starter import OnUnknownStart
+    from workflow_automation_provider.operators.templates import Resolvable
 
 __all__ = ["TriggerFlowBatchOperator"]
 
@@ -89,14 +90,14 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     def __init__(
         self,
         *,
-        batch: Batch,
-        flow_id: str = UNSET,
-        workflow_automation_conn_id: str = "workflow_automation_default",
+        batch: Batch | Sequence[Mapping[str, Any] | Resolvable] | Resolvable,
+        flow_id: str | Resolvable = UNSET,
+        workflow_automation_conn_id: str | Resolvable = "workflow_automation_default",
         max_concurrency: int = 16,
         max_starts_per_second: float | None = None,
         on_unknown_start: OnUnknownStart = "fail",
         on_rejected: OnRejected = "fail",
-        output_path: str | None = None,
+        output_path: str | Resolvable | None = None,
         key: str | None = None,
         send_retry_timeout: float = 60.0,
         **kwargs: object,
@@ -107,13 +108,14 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         _check_concurrency(max_concurrency)
         _check_rate(max_starts_per_second)
         _check_key(key)
-        self.batch = batch
+        # Of whatever type the template or XCom has by then.
+        self.batch: Any = batch
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self.max_concurrency = max_concurrency
         self.max_starts_per_second = max_starts_per_second
         self.on_unknown_start = on_unknown_start
         self.on_rejected = on_rejected
-        self.output_path = output_path
+        self.output_path: Any = output_path
         self._is_output_given = output_path is not None
         self.key = key
 

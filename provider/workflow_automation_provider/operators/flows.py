@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.starts.entries import RunResult
     from workflow_automation_provider.execution.starts.starter import OnUnknownStart
     from workflow_automation_provider.hooks.sources import FileSource
+    from workflow_automation_provider.operators.templates import Resolvable
 
 __all__ = ["TriggerFlowOperator", "UploadFilesOperator"]
 
@@ -102,13 +103,13 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
     def __init__(
         self,
         *,
-        inputs: Mapping[str, Any] = UNSET,
-        flow_id: str = UNSET,
-        workflow_automation_conn_id: str = "workflow_automation_default",
+        inputs: Mapping[str, Any] | Resolvable = UNSET,
+        flow_id: str | Resolvable = UNSET,
+        workflow_automation_conn_id: str | Resolvable = "workflow_automation_default",
         wait_for_completion: bool = False,
         callback_input: str = "callback_url",
         completion_timeout: timedelta = timedelta(days=1),
-        files: FileSource | Sequence[FileSource] | None = None,
+        files: FileSource | Sequence[FileSource | Resolvable] | Resolvable | None = None,
         heartbeat_timeout: timedelta | None = None,
         on_run_failed: Literal["fail", "start_again"] = "fail",
         on_unknown_start: OnUnknownStart | Literal["claim"] = "fail",
@@ -123,7 +124,8 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             send_retry_timeout=send_retry_timeout,
             **kwargs,
         )
-        self.inputs: Mapping[str, Any] = {} if inputs is UNSET else inputs
+        # Of whatever type the template or XCom has by then.
+        self.inputs: Any = {} if inputs is UNSET else inputs
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self.wait_for_completion = wait_for_completion
         self.callback_input = callback_input
@@ -131,7 +133,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         self.heartbeat_timeout = heartbeat_timeout
         self.on_run_failed = on_run_failed
         self.claim_timeout = claim_timeout
-        self.files = files
+        self.files: Any = files
         self._are_files_given = files is not None
         self.on_unknown_start = on_unknown_start
         self._flow_run: FlowRun | None = None
@@ -225,8 +227,9 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
 
     def _make_inputs(self, context: Context) -> Mapping[str, Any]:
         """Return the inputs, once it is certain that a run is to be started."""
-        check_names("inputs", self.inputs)
-        return self.inputs
+        inputs: Mapping[str, Any] = self.inputs
+        check_names("inputs", inputs)
+        return inputs
 
     def _summary(self, result: RunResult) -> TaskSummary:
         extra = {

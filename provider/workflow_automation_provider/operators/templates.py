@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import ObjectStoragePath
+from airflow.sdk import ObjectStoragePath, XComArg
 from jinja2 import Environment, TemplateError
 
 from workflow_automation_provider.client.checks import member, one_line
@@ -13,9 +13,14 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.definitions._internal.templater import LiteralValue
     from airflow.sdk.definitions._internal.templater import Templater as _Templater
+
+    Resolvable = XComArg | LiteralValue
+    """What Airflow puts a value in place of, before the task is executed."""
 else:
     _Templater = object
+    Resolvable = XComArg
 
 
 class TextKeeper(_Templater):

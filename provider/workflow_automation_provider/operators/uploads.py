@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.exceptions import WorkflowAutomationError
     from workflow_automation_provider.execution.upload import UploadResult
     from workflow_automation_provider.hooks.sources import FileSource
+    from workflow_automation_provider.operators.templates import Resolvable
 
 
 class UploadFilesOperator(FlowOperator["UploadResult"]):
@@ -63,10 +64,10 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     def __init__(
         self,
         *,
-        run_id: str | Mapping[str, Any],
-        files: FileSource | Sequence[FileSource],
-        flow_id: str = UNSET,
-        workflow_automation_conn_id: str = "workflow_automation_default",
+        run_id: str | Mapping[str, Any] | Resolvable,
+        files: FileSource | Sequence[FileSource | Resolvable] | Resolvable,
+        flow_id: str | Resolvable = UNSET,
+        workflow_automation_conn_id: str | Resolvable = "workflow_automation_default",
         file_format: FileFormat | None = None,
         files_per_request: int | None = None,
         max_request_bytes: int | None = None,
@@ -85,8 +86,9 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         if file_format is not None:
             check_file_format(file_format)
 
-        self.run_id = run_id
-        self.files = files
+        # Of whatever type the template or XCom has by then.
+        self.run_id: Any = run_id
+        self.files: Any = files
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self.file_format = file_format
         self.files_per_request = files_per_request
