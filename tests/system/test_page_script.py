@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from playwright.sync_api import expect
@@ -22,7 +23,8 @@ ORIGIN = "http://127.0.0.1:1"
 API = "/api/v2/dags/reports/"
 TASK = f"{API}dagRuns/r%2B1%3A2/taskInstances/trigger"
 START = "workflow_automation_start/1/0"
-FOUND = {"task_instances": [], "total_entries": 1}
+SELF = {"task_id": "trigger", "map_index": -1}
+FOUND = {"task_instances": [SELF], "total_entries": 1}
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,7 @@ class Tab:
     def __init__(self, chromium: Page, task: queries.Task) -> None:
         self.sent: list[tuple[str, str, str]] = []
         self.cleared: dict[str, Any] = FOUND
+        self.others: list[tuple[str, int]] = []
         self._task = task
         self.page = new_page(chromium)
         self.page.route("**/*", self._respond)
@@ -48,12 +51,23 @@ class Tab:
 
     def _respond(self, route: Route) -> None:
         path = route.request.url.removeprefix(ORIGIN)
+        asked = urlsplit(path)
+        query = dict(parse_qsl(asked.query))
+        if asked.path.endswith("/task/run"):
+            route.fulfill(json=self.flow_run(query))
+            return
+        if asked.path.endswith("/task/others"):
+            route.fulfill(json=self.others)
+            return
         if not path.startswith("/api/"):
             tab = pages.tab(self._task, base="", may_change=True)
             route.fulfill(body=bytes(tab.body), headers={**tab.headers})
             return
         self.sent.append((route.request.method, path, route.request.post_data or ""))
         route.fulfill(json=self.cleared)
+
+    def flow_run(self, query: dict[str, str]) -> dict[str, str]:
+        return pages.flow_run_of_a_person(self._task, query.get("name", ""), query["flow_run"])
 
     def choose(self, kind: str, **fields: str) -> str:
         """Fill in a form, and press its button; return what it asks, or what is wrong."""
@@ -77,12 +91,16 @@ class Tab:
 def tab(chromium: Page) -> Iterator[Callable[..., Tab]]:
     opened: list[Tab] = []
 
-    def open_tab(state: str = "failed", name: str = "", **entries: Any) -> Tab:
+    def open_tab(
+        state: str = "failed", name: str = "", *, waits: bool = False, **entries: Any
+    ) -> Tab:
         now = datetime.now(UTC)
         columns = {"dag_id": "reports", "run_id": "r+1:2", "task_id": "trigger", "map_index": -1}
         columns |= {"try_number": 1, "max_tries": 2, "date": now, "batch": None, "state": state}
         row = SimpleNamespace(**{**dict.fromkeys(queries.COLUMNS), **columns})
-        start = {"at": now.isoformat(), "max_tries": 2}
+        start: dict[str, Any] = {"at": now.isoformat(), "max_tries": 2}
+        if waits:
+            start["completion_timeout"] = 3600
         key = f"{START}/{name}" if name else START
         opened.append(Tab(chromium, queries.Task(row, {key: start, **entries})))
         return opened[-1]
@@ -107,8 +125,9 @@ def test_a_run_is_given_to_its_name(tab: Callable[..., Tab], name: str) -> None:
 
 
 def test_a_result_is_sent_as_it_was_written(tab: Callable[..., Tab]) -> None:
-    opened = tab(state="awaiting_input")
+    opened = tab(state="awaiting_input", waits=True)
     opened.choose("succeed", result='{"id": 12345678901234567890, "share": 1.0}')
+    opened.sent.clear()
     opened.confirm()
     method, path, body = opened.sent[0]
     assert (method, path) == ("POST", f"{TASK}/xcomEntries")
@@ -123,16 +142,60 @@ def test_the_question_names_the_run(tab: Callable[..., Tab], run_id: str) -> Non
     assert asked.startswith(f"The task continues with run {run_id}.")
 
 
-def test_what_a_clear_keeps_is_in_the_question(tab: Callable[..., Tab]) -> None:
+def test_the_question_hides_no_character(tab: Callable[..., Tab]) -> None:
+    asked = tab().choose("continue", run_id="7\u202egnp")
+    assert "run 7\\u202egnp" in asked
+
+
+def test_a_run_that_the_task_refuses_is_not_asked_about(tab: Callable[..., Tab]) -> None:
+    opened = tab()
+    assert "quotes" in opened.choose("continue", run_id='"7"')
+    assert opened.sent == []
+
+
+OTHERS = [
+    {"task_id": "read", "map_index": -1},
+    {"task_id": "flow", "map_index": -1},
+    {"task_id": "rows", "map_index": 2},
+]
+
+
+def test_what_a_clear_keeps_and_leaves_is_in_the_question(tab: Callable[..., Tab]) -> None:
     opened = tab()
     opened.page.evaluate("document.querySelector('.forms').dataset.keepsState = ''")
-    opened.cleared = {"task_instances": [], "total_entries": 3}
+    opened.cleared = {"task_instances": [SELF, *OTHERS], "total_entries": 4}
+    opened.others = [("flow", -1), ("rows", 1)]
     asked = opened.choose("start")
-    assert "2 task instances downstream. All of them keep their task state." in asked
-    assert json.loads(opened.sent[0][2])["keep_task_state"] is True
+    assert "2 task instances downstream. Leaves flow as it is" in asked
+    assert "All of them keep their task state." in asked
+    opened.confirm()
+    *trials, cleared = [json.loads(one[2]) for one in opened.sent]
+    assert [trial["dry_run"] for trial in trials] == [True, True]
+    assert cleared["keep_task_state"] is True
+    assert cleared["only_failed"] is True
+    assert cleared["task_ids"] == ["trigger", "read", ["rows", 2]]
+    assert "include_downstream" not in cleared
 
 
-def test_nothing_to_clear_is_reported(tab: Callable[..., Tab]) -> None:
+def test_what_a_mark_starts_again_is_in_the_question(tab: Callable[..., Tab]) -> None:
+    opened = tab()
+    opened.cleared = {"task_instances": [SELF, *OTHERS], "total_entries": 4}
+    opened.others = [("flow", -1), ("rows", 2)]
+    asked = opened.choose("succeed")
+    assert "Clears 1 task instance downstream." in asked
+    assert "starts a second run of flow, rows [2]." in asked
+
+
+def test_what_was_given_is_taken_back(tab: Callable[..., Tab]) -> None:
+    opened = tab(workflow_automation_run="7")
+    assert "no longer has run 7" in opened.choose("take-back")
+    opened.confirm()
+    ((method, path, _),) = opened.sent
+    assert method == "DELETE"
+    assert "/state-store/workflow_automation_run?" in path
+
+
+def test_a_task_that_has_not_failed_is_not_cleared(tab: Callable[..., Tab]) -> None:
     opened = tab()
     opened.cleared = {"task_instances": [], "total_entries": 0}
-    assert "finds no task instance to clear" in opened.choose("start")
+    assert "no longer failed" in opened.choose("start")

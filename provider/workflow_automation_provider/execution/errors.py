@@ -209,22 +209,36 @@ def how_to_continue(run_id: str | None = None, name: str = "") -> str:
     return (
         "continue with that run.\n"
         "A Clear alone starts another: open the tab Flow run, choose Continue with this run.\n"
-        f"Or {how_to_enter(run_id, name)}"
+        f"Or {how_to_enter(run_id, name, drops_state=clear_drops_state())}"
     )
 
 
-def how_to_enter(run_id: str | None = None, name: str = "") -> str:
+WITH_STATE = "with Keep task state and resume"
+"""How to clear a task from Airflow 3.4 on so that it keeps its entries."""
+
+
+def clear_drops_state() -> bool:
+    """Return whether a Clear drops a task's entries, unless a person ticks a box."""
+    # A task cannot ask Airflow's REST API for it; this is new in Airflow 3.4 as well.
+    from airflow.sdk.definitions.retry_policy import RetryDecision
+
+    return hasattr(RetryDecision, "reschedule")
+
+
+def how_to_enter(run_id: str | None = None, name: str = "", *, drops_state: bool) -> str:
     """
     Say how a person gives a task its run in the tab Storage, as :func:`how_to_continue` does.
 
     :param run_id: the run, None or empty if the person has to find it
     :param name: the name of a start within the task
+    :param drops_state: as :func:`clear_drops_state` returns it
     """
     # Not at the top: each DAG file imports this module.
     from workflow_automation_provider.execution.starts.entries import adopted_key
 
     value = json.dumps(run_id or "RUN_ID", ensure_ascii=False)
-    return f"set {adopted_key(name)} to {value} (with quotes) in the tab Storage, then clear."
+    clear = f"clear {WITH_STATE}" if drops_state else "clear"
+    return f"set {adopted_key(name)} to {value} (with quotes) in the tab Storage, then {clear}."
 
 
 # The message of a run ---------------------------------------------------------------------------

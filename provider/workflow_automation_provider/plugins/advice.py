@@ -1,53 +1,271 @@
 """
-What a person can do with a task now: in words, and by the forms of the tab **Flow run**.
+What a person can do with a task now: :func:`advise`, a pure function of what is known.
 
-A form is offered only where it is true. What it does, Airflow's own REST API does, with the rights
-of the person: ``page.js`` sends the requests, and nothing of this package changes anything.
+An action is offered only where it is true. What it does, Airflow's own REST API does, with the
+rights of the person: ``page.js`` sends the requests, and nothing of this package changes anything.
 
-============================================  ====================================================
-The task                                      Forms
-============================================  ====================================================
-waits for the end of its run                  the run succeeded; the run failed
-failed, and a run of it may go on             continue with this run; start another one; mark the
-or have done the work                         task as success
-failed otherwise                              start another run
-is a batch, or goes on by itself              none
-============================================  ====================================================
+The first row that fits:
+
+==========================================  =====================  =================================
+The task and its last start                 What is said           Actions
+==========================================  =====================  =================================
+The task was cleared or made again, and     what is known of the
+has not failed since                        run of before
+An entry cannot be read                     that
+*A person has given it a run*
+The task will refuse it                     why                    those below, and take back
+The task has not ended                      its next try takes it
+The task has ended                          a Clear takes it       those below, and take back
+*The task has failed*
+The run failed                              that                   start
+The run was told to stop                    that                   start; mark
+Nothing was started                         that                   start
+The run has succeeded                       that                   continue, or mark; start
+Its id is known                             look at the run        continue, if it may; start; mark
+A run was started, its id is unknown        look for it            continue, if it may; start; mark
+A run may have been started                 look for it            continue, if it may; start; mark
+*The task has not failed*
+It has ended                                how
+It waits, and the run has ended             it ends by itself
+It waits for a mailbox, without triggerer   that                   the run succeeded; the run failed
+It waits                                    nothing to do          the run succeeded; the run failed
+A run may have been started                 look for it
+None of these                               nothing to do
+==========================================  =====================  =================================
+
+A task whose starts have names has one sentence for each, and the actions are for all of them. Only
+a start that waits makes a task wait for its run: an operator may suspend its task for something
+else.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import NamedTuple
 
-from airflow.utils.state import TaskInstanceState
-
-from workflow_automation_provider.execution.errors import how_to_enter
-from workflow_automation_provider.execution.starts.entries import adopted_key
-from workflow_automation_provider.plugins.conversation import (
-    Adoptable,
-    Conversation,
-    State,
-    is_suspended,
+from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.execution.errors import WITH_STATE, how_to_enter
+from workflow_automation_provider.execution.starts.entries import (
+    RunResult,
+    adopted_key,
+    read_adopted,
 )
+from workflow_automation_provider.execution.starts.ledger import Facts, why_not
 
-_LOOK_FOR = "look in the workflow's list of runs."
-_LOOK = "Look in the workflow's list of runs."
+_FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+_SUSPENDED = frozenset({"awaiting_input", "deferred"})
+
+_LOOK = "look in the workflow's list of runs."
 _CLEAR = "A Clear starts another run."
+_SINCE = "This is from before the task was cleared or made again."
+
+MAX_FIELDS = 200
+"""How many names have a field at most."""
 
 _MAX_RUN_ID = 1000
-"""A run with a longer id is nothing for a form."""
+"""A run with a longer id is not filled in."""
+
+_ANY_ID = ""
+"""Stands for a run that nothing is known of: no run has this id."""
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+# What is known ------------------------------------------------------------------------------------
+
+
+class State(enum.Enum):
+    """What is known of a run, in the order in which people should look."""
+
+    DOUBT = "in doubt"
+    UNKNOWN = "unknown"
+    STOPPED = "stopped"
+    IDLE = "not started"
+    STARTING = "starting"
+    STARTED = "started"
+    CLAIMED = "claimed"
+    WAITING = "waiting"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskNow:
     """
-    What a person can do now.
+    What Airflow says of a task, and what it can do.
+
+    :param state: its state, None if it has none yet
+    :param ended_at: when its last try ended
+    :param drops_state: whether a Clear drops the entries, unless a person has ticked a box
+    :param has_triggerer: whether a triggerer lives
+    """
+
+    state: str | None
+    try_number: int
+    max_tries: int
+    ended_at: datetime | None = None
+    drops_state: bool = False
+    has_triggerer: bool = True
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has failed, and is not retried."""
+        return self.state == "failed"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether Airflow does nothing more with it, until a person does."""
+        return self.state in _FINISHED
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether it waits for something without a worker."""
+        return self.state in _SUSPENDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """
+    What is known of a start.
+
+    :param try_number: its try
+    :param facts: None if an entry of it cannot be read
+    :param name: its name within the task, empty for the operator's own
+    :param others: what is known of all starts of its name before it; only of the last one
+    :param is_last: whether it is the last start of its name
+    :param given: the entry by which a person gives the task its run, None if there is none
+    """
+
+    try_number: int
+    facts: Facts | None
+    name: str = ""
+    others: Sequence[Facts | None] = ()
+    is_last: bool = True
+    given: object = None
+
+    def counts(self, task: TaskNow) -> bool:
+        """
+        Return whether it still says something of the task.
+
+        After a Clear, it does if a person has given its run, or if the task has failed before it
+        recorded another start.
+        """
+        if not self.is_last or self.try_number > task.try_number:
+            return False
+        if self.given is not None or task.has_failed or self.facts is None:
+            return True
+        return self.facts.is_since_clear(task.max_tries)
+
+    def why_not(self, run_id: str) -> str | None:
+        """Return why the task cannot continue with a run, None if it can."""
+        others = [other for other in self.others if other]
+        if self.facts is None or len(others) < len(self.others):
+            return "an entry of this task cannot be read"
+        return why_not(run_id, self.facts, others)
+
+    @property
+    def _named(self) -> RunResult:
+        """The run that a person or the response has named."""
+        if self.facts is None:
+            return {}
+        return self.facts.start.run or self.facts.response
+
+    @property
+    def run_id(self) -> str:
+        """The id of its run as a person enters it, empty if it is unknown."""
+        reported = self.facts and self.facts.reports.run_id
+        return reported or self._named.get("run_id", "").strip()
+
+    @property
+    def run_link(self) -> str:
+        """The link of its run, empty if it is unknown."""
+        claim = self.facts and self.facts.reports.claim
+        return (claim and claim.run_link) or self._named.get("run_link", "")
+
+    @property
+    def flow_id(self) -> str:
+        """The flow, empty if only the API key identifies it."""
+        flow_id = self.facts and self.facts.start.flow_id
+        return flow_id or self._named.get("flow_id", "")
+
+    @property
+    def end(self) -> str:
+        """How its run ended, as it reported; empty if it has not."""
+        end = self.facts.reports.end if self.facts else None
+        return end.status if end else ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the task, if it is suspended, waits for the end of its run."""
+        return self.facts is not None and self.facts.start.waits
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a run was started for certain."""
+        if self.facts is None:
+            return False
+        outcome, reports = self.facts.outcome, self.facts.reports
+        is_accepted = outcome is not None and outcome.kind != "nothing"
+        return bool(self.facts.start.run or is_accepted or reports.claim or reports.end)
+
+    @property
+    def ids(self) -> set[str]:
+        """The ids that its run is known by."""
+        return self.facts.known_ids if self.facts else set()
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether there may be a run that the task can continue with."""
+        return any(self.why_not(run_id) is None for run_id in (_ANY_ID, *self.ids))
+
+    @property
+    def unread_mailbox(self) -> str:
+        """The object that may have an end that is not recorded, empty if there is none."""
+        if self.facts is None or self.end:
+            return ""
+        return self.facts.start.mailbox.partition("?")[0]
+
+
+def state_of(task: TaskNow, known: Known) -> State:
+    """Return what is known of the run of a start."""
+    facts = known.facts
+    if facts is None:
+        return State.UNKNOWN
+    if facts.reports.stopped:
+        return State.STOPPED
+
+    outcome, end, claim = facts.outcome, facts.reports.end, facts.reports.claim
+    is_current = known.counts(task)
+    # An end that came after the task had failed in doubt is kept, but the task does not have it.
+    is_late = False
+    if end and not claim and is_current and task.has_ended and task.ended_at:
+        is_late = end.at > task.ended_at
+
+    names_run = outcome is not None and outcome.kind == "run" and not facts.is_revoked
+    if facts.start.run or names_run or (facts.reports.has_begun and not is_late):
+        if end:
+            return State.ENDED
+        if is_current and task.is_suspended and known.waits:
+            return State.WAITING
+        return State.CLAIMED if claim else State.STARTED
+
+    is_of_this_try = is_current and known.try_number == task.try_number
+    if not outcome and is_of_this_try and task.state == "running":
+        return State.STARTING
+
+    is_idle = facts.started_nothing and not facts.start.earlier
+    return State.IDLE if is_idle else State.DOUBT
+
+
+# What is said -------------------------------------------------------------------------------------
+
+
+class Sentence(NamedTuple):
+    """
+    What is said of a start.
 
     :param text: what is known, and what to look for
-    :param by_hand: how to do by hand what the forms do; empty if there is nothing to do
+    :param by_hand: how to do by hand what the actions do; empty if there is nothing to do
     """
 
     text: str
@@ -55,16 +273,16 @@ class Advice:
 
 
 class Kind(enum.StrEnum):
-    """What a form does."""
+    """What an action does."""
 
     CONTINUE = "continue"
     START = "start"
     SUCCEED = "succeed"
     FAIL = "fail"
+    TAKE_BACK = "take-back"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunField:
+class RunField(NamedTuple):
     """
     The run that a start is to continue with.
 
@@ -72,25 +290,24 @@ class RunField:
     :param name: name of the start within the task
     :param run_id: the id, if it is known
     :param run_link: its link, if it is known
-    :param adoptable: the runs that the task can continue with
     """
 
     key: str
     name: str
     run_id: str
-    run_link: Any
-    adoptable: Adoptable
+    run_link: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class Action:
     """
-    A form of the tab.
+    What a person may do.
 
     :param label: what its button says
     :param question: what will happen
     :param done: what has happened, once it has
     :param fields: the runs to continue with
+    :param names: how many starts the task has
     :param takes_result: whether the flow's result can be given
     :param forgotten: keys of entries that are deleted first, unless a field names another run
     """
@@ -100,269 +317,361 @@ class Form:
     question: str
     done: str
     fields: Sequence[RunField] = ()
+    names: int = 1
     takes_result: bool = False
     forgotten: Sequence[str] = ()
 
 
-# In words -----------------------------------------------------------------------------------------
+class Advice(NamedTuple):
+    """
+    What is said of each start, in their order, and what a person may do with the task.
+
+    :param actions: the one that comes first in mind is the first
+    """
+
+    sentences: Sequence[Sentence]
+    actions: Sequence[Action]
 
 
-def advice(run: Conversation) -> Advice:
-    """Return what a person can do with the task, as far as one of its starts is concerned."""
-    if not run.is_current:
-        return Advice(_left_behind(run))
-    if run.is_batch:
-        return _of_batch(run)
-    if run.given:
-        return _of_given(run, run.given)
+def advise(task: TaskNow, starts: Sequence[Known]) -> Advice:
+    """
+    Return what is said of a task and what can be done with it, by the table above.
 
-    if run.state is State.UNKNOWN:
-        return Advice(
-            "An entry of this start cannot be read here: the task's log and its tab Storage have "
-            "more."
-        )
-
-    if run.row.state == TaskInstanceState.FAILED:
-        return _of_failed(run)
-    if run.has_ended:
-        return Advice("The task has ended.", _CLEAR)
-    if run.state is State.DOUBT:
-        return Advice(f"{_LOOK} The task's log says what its next try does.")
-
-    if run.state is State.WAITING:
-        if run.mailbox:
-            return Advice(
-                "Nothing to do: the task asks for nothing, and ends once the run has written its "
-                "end.",
-                "If the run cannot write it, mark the task as success or failed.",
-            )
-
-        return Advice(
-            "Nothing to do: the task asks for nothing, and ends once the run calls Airflow.",
-            "If the run cannot call, mark the task as success or failed.",
-        )
-
-    return Advice("Nothing to do: the task goes on by itself.")
+    :param starts: the last start of each name
+    """
+    return Advice([_sentence(task, start) for start in starts], _actions(task, starts))
 
 
-def _of_batch(run: Conversation) -> Advice:
-    if not run.has_ended:
-        return Advice("Nothing to do: the task goes on by itself.")
+def advise_batch(task: TaskNow, state: State, *, is_current: bool) -> Sentence:
+    """Return what is said of a batch: there are no actions."""
+    if not is_current:
+        return Sentence(f"{_SINCE} It starts all items again.")
+    if not task.has_ended:
+        return Sentence("Nothing to do: the task goes on by itself.")
+
     again = (
         "A Clear starts all items again. "
         "Correct any rejected ones, and start those without a run in a new batch."
     )
-    if run.state is State.DOUBT:
-        return Advice(f"{_LOOK} {again}")
-    return Advice(again)
+    if state is State.DOUBT:
+        return Sentence(f"{_LOOK.capitalize()} {again}")
+    return Sentence(again)
 
 
-def _of_given(run: Conversation, given: str) -> Advice:
+def _sentence(task: TaskNow, known: Known) -> Sentence:
+    state = state_of(task, known)
+    if not known.counts(task):
+        return Sentence(f"{_SINCE} {_left_behind(known, state)}")
+    if known.given is not None:
+        return _of_given(task, known)
+    if known.facts is None:
+        return Sentence(
+            "An entry of this start cannot be read here: the task's log and its tab Storage have "
+            "more."
+        )
+
+    if task.has_failed:
+        return _of_failed(task, known, state)
+    if task.has_ended:
+        how = {"success": "succeeded", "skipped": "was skipped"}.get(str(task.state), "has ended")
+        return Sentence(f"The task {how}.", _CLEAR)
+    if task.is_suspended and known.waits:
+        return _of_wait(task, known)
+    if state is State.DOUBT:
+        return Sentence(f"{_LOOK.capitalize()} The task's log says what its next try does.")
+
+    return Sentence("Nothing to do: the task goes on by itself.")
+
+
+def _left_behind(known: Known, state: State) -> str:
+    """Return what is known of a run that the task no longer has."""
+    asks = known.facts is not None and known.facts.start.asks
+    match state:
+        case State.IDLE:
+            return "No run was started."
+        case State.ENDED:
+            return "The run has ended."
+        case State.STOPPED:
+            return "The run was told to stop."
+        case State.STARTED | State.CLAIMED if asks:
+            return "If the run asks Airflow, it is told to stop."
+        case State.STARTED | State.CLAIMED:
+            return "The run may still be at work."
+
+    return f"A run may have been started: {_LOOK}"
+
+
+def given_run(known: Known) -> tuple[str, str]:
+    """
+    Return the id of the run that a person has given a start, and why the task will refuse it.
+
+    Each is empty if there is none.
+    """
+    if known.given is None:
+        return "", ""
+    try:
+        run_id = read_adopted(adopted_key(known.name), known.given)["run_id"]
+    except InvalidRequestError as error:
+        return "", error.message
+    return run_id, known.why_not(run_id) or ""
+
+
+def _of_given(task: TaskNow, known: Known) -> Sentence:
     """Return what there is to say of a run that a person has given the task."""
-    if not run.has_ended:
-        return Advice(f"Run {given} is given to this task: its next try continues with it.")
-    if run.adoptable.takes(given):
-        return Advice(f"Run {given} is given to this task: a Clear continues with it.")
-    return Advice(
-        f"Run {given} is given to this task, but it cannot continue with that run.",
-        f"Delete the entry {adopted_key(run.name)} in the tab Storage before you clear the task.",
+    run_id, why = given_run(known)
+    what = f"Run {run_id} is given to this task"
+    if why:
+        text = f"{what}, but it cannot continue with that run: {why}." if run_id else why
+        key = adopted_key(known.name)
+        return Sentence(text, f"Delete the entry {key} in the tab Storage.")
+    if not task.has_ended:
+        return Sentence(f"{what}: its next try continues with it.")
+    if task.drops_state:
+        return Sentence(f"{what}: a Clear {WITH_STATE} continues with it. Any other starts a run.")
+    return Sentence(f"{what}: a Clear continues with it.")
+
+
+def _of_failed(task: TaskNow, known: Known, state: State) -> Sentence:
+    if known.end == "failed":
+        return Sentence("The run failed. Fix the cause, then start another run.", _CLEAR)
+    if state is State.STOPPED:
+        return Sentence("The run is told to stop when it asks Airflow.", _CLEAR)
+    if state is State.IDLE:
+        return Sentence("No run was started.", "Fix the cause, then clear the task.")
+
+    what = _what_is_known(known)
+    if not known.can_continue:
+        return Sentence(
+            what, "If it did the work, mark the task as success. If not, clear the task."
+        )
+
+    how = how_to_enter(known.run_id, known.name, drops_state=task.drops_state)
+    if known.has_run:
+        return Sentence(what, f"If the task is to continue with it, {how}")
+    return Sentence(what, f"If one was started, {how}\nIf none was started, clear the task.")
+
+
+def _what_is_known(known: Known) -> str:
+    """Return what is known of a run that may go on, or may have done the work."""
+    assert known.facts  # noqa: S101
+    outcome, run_id = known.facts.outcome, known.run_id
+    if known.end and run_id:
+        return f"Run {run_id} has succeeded."
+    if known.end:
+        return f"The run has succeeded, and has not said its run_id: {_LOOK}"
+    if run_id:
+        return f"Look whether run {run_id} still works, or has succeeded."
+    if known.facts.reports.claim:
+        return f"A run has begun, and has not said its run_id: {_LOOK}"
+    if outcome and outcome.kind == "run":
+        return f"A run was started, and the response has no run_id: {_LOOK}"
+    if outcome and outcome.kind == "unidentified":
+        return f"A run was started when the request was sent, and it is not known which: {_LOOK}"
+
+    return f"A run may have been started when the request was sent: {_LOOK}"
+
+
+def _of_wait(task: TaskNow, known: Known) -> Sentence:
+    if known.end:
+        return Sentence(
+            f"Nothing to do: the run has ended ({known.end}). The task ends once the scheduler "
+            "looks, but not while its DAG is paused."
+        )
+
+    if known.unread_mailbox:
+        by_hand = "If the run cannot write it, mark the task as success or failed."
+        if not task.has_triggerer:
+            return Sentence(
+                "No triggerer is running: until one is, nothing looks whether the run has written "
+                "its end.",
+                by_hand,
+            )
+
+        return Sentence(
+            "Nothing to do: the task asks for nothing, and ends once the run has written its end.",
+            by_hand,
+        )
+
+    return Sentence(
+        "Nothing to do: the task asks for nothing, and ends once the run calls Airflow.",
+        "If the run cannot call, mark the task as success or failed.",
     )
 
 
-def _of_failed(run: Conversation) -> Advice:
-    if run.end == "failed":
-        return Advice("The run failed. Fix the cause, then start another run.", _CLEAR)
-    if run.state is State.STOPPED:
-        return Advice("The run is told to stop when it asks Airflow.", _CLEAR)
-    if run.state is State.IDLE:
-        return Advice("No run was started.", "Fix the cause, then clear the task.")
-
-    run_id = str(run.run_id or "")
-    if run_id and run.adoptable.takes(run_id):
-        what = f"Look whether run {run_id} still works, or has succeeded."
-        if run.end:
-            what = f"Run {run_id} has succeeded."
-
-        how = how_to_enter(run_id, run.name)
-        return Advice(what, f"If the task is to continue with it, {how}")
-
-    what = f"A run may have been started when the request was sent: {_LOOK_FOR}"
-    if run.is_unidentified:
-        what = (
-            f"A run was started when the request was sent, and it is not known which: {_LOOK_FOR}"
-        )
-
-    if not run.adoptable.is_possible:
-        return Advice(what, "If it did the work, mark the task as success. If not, clear the task.")
-
-    how = how_to_enter(name=run.name)
-    return Advice(what, f"If one was started, {how}\nIf none was started, clear the task.")
+# What can be done ---------------------------------------------------------------------------------
 
 
-def _left_behind(run: Conversation) -> str:
-    """Return what is known of a run that the task no longer has."""
-    since = "This is from before the task was cleared or made again."
-    if run.given and not run.has_ended:
-        return f"{since} Run {run.given} is given to this task: its next try continues with it."
-    if run.is_batch:
-        return f"{since} It starts all items again."
-    if run.state is State.IDLE:
-        return f"{since} No run was started."
-    if run.state is State.ENDED:
-        return f"{since} The run has ended."
-    if run.state is State.STOPPED:
-        return f"{since} The run was told to stop."
-    if run.state in (State.STARTED, State.CLAIMED) and run.asks:
-        return f"{since} If the run asks Airflow, it is told to stop."
-    if run.state in (State.STARTED, State.CLAIMED):
-        return f"{since} The run may still be at work."
-
-    return f"{since} A run may have been started: look in the workflow's list of runs."
-
-
-# By forms -----------------------------------------------------------------------------------------
-
-
-def forms(row: Any, runs: Sequence[Conversation]) -> list[Form]:
-    """
-    Return the forms of a task, none if nothing can be done here.
-
-    :param row: columns of the task instance
-    :param runs: its starts and its batch
-    """
-    current = [run for run in runs if run.is_current]
-    is_readable = all(run.state is not State.UNKNOWN and not run.is_batch for run in current)
-    if not current or not is_readable:
+def _actions(task: TaskNow, starts: Sequence[Known]) -> list[Action]:
+    current = [start for start in starts if start.counts(task)]
+    if any(start.facts is None for start in current):
         return []
-    if is_suspended(row):
-        return [_succeeded(), _failed()]
-    if row.state != TaskInstanceState.FAILED:
+
+    given = [start for start in current if start.given is not None]
+    forgotten = [adopted_key(start.name) for start in given]
+    if task.is_suspended:
+        if any(start.waits and not start.end for start in current):
+            return [_succeeded(current, forgotten), _failed(current, forgotten)]
         return []
 
     found = []
-    if any(_may_continue(run) for run in current):
-        found.append(_continue(current))
-
-    found.append(_start(current))
-    if any(_may_have_worked(run) for run in current):
-        found.append(_mark_as_success(current))
+    if task.has_failed and current:
+        found += _of_failed_task(task, current, forgotten)
+    if task.has_ended and given:
+        found.append(_take_back(given, forgotten))
 
     return found
 
 
-def _may_continue(run: Conversation) -> bool:
-    """Return whether the task may continue with a run of a start."""
-    is_over = run.end == "failed" or run.state in (State.IDLE, State.STOPPED)
-    ids = run.adoptable.only | run.adoptable.never
-    is_short = all(len(run_id) <= _MAX_RUN_ID for run_id in ids)
-    return run.adoptable.is_possible and is_short and not is_over
+def _of_failed_task(
+    task: TaskNow, current: Sequence[Known], forgotten: Sequence[str]
+) -> list[Action]:
+    states = {start.name: state_of(task, start) for start in current}
+    open_ones = [start for start in current if _may_have_worked(start, states[start.name])]
+    to_continue = [start for start in open_ones if start.can_continue]
+
+    found = []
+    if to_continue:
+        found.append(_continue(current, to_continue, forgotten))
+    found.append(_start(current, states, forgotten))
+    # With the end that it has reported, the task ends by itself, and has the result.
+    has_end = all(start.end for start in to_continue) and len(to_continue) == len(open_ones)
+    if open_ones and not has_end:
+        found.append(_mark_as_success(open_ones, forgotten))
+
+    return found
 
 
-def _may_have_worked(run: Conversation) -> bool:
+def _may_have_worked(known: Known, state: State) -> bool:
     """Return whether a start may have a run that did the work."""
-    return run.end != "failed" and run.state is not State.IDLE
+    return known.end != "failed" and state is not State.IDLE
 
 
-def _continue(runs: Sequence[Conversation]) -> Form:
+def _continue(
+    current: Sequence[Known], to_continue: Sequence[Known], forgotten: Sequence[str]
+) -> Action:
     # A Clear starts the others again as well, so each start has a field.
-    fields = [
-        RunField(
-            key=adopted_key(run.name),
-            name=run.name,
-            run_id=_known_id(run),
-            run_link="" if run.given else run.run_link,
-            adoptable=run.adoptable,
-        )
-        for run in runs
-        if _may_continue(run)
-    ]
-    return Form(
+    return Action(
         kind=Kind.CONTINUE,
         label="Continue with this run",
         question="The task continues with {runs}.",
         done="The task was given {runs}.",
-        fields=fields,
-        forgotten=_given_keys(runs),
+        fields=[_field(start) for start in to_continue[:MAX_FIELDS]],
+        names=len(current),
+        forgotten=forgotten,
     )
 
 
-def _known_id(run: Conversation) -> str:
-    """Return the id of the run that a start is to continue with, empty if it is not known."""
-    for run_id in (run.given, run.run_id):
-        if run_id and run.adoptable.takes(str(run_id)):
-            return str(run_id)
-    return ""
+def _field(known: Known) -> RunField:
+    """Return the field of a start, with the run that the task can continue with."""
+    key = adopted_key(known.name)
+    given, why = given_run(known)
+    if given and not why and len(given) <= _MAX_RUN_ID:
+        return RunField(key, known.name, given, "")
+
+    run_id = known.run_id
+    if not run_id or known.why_not(run_id) or len(run_id) > _MAX_RUN_ID:
+        return RunField(key, known.name, "", known.run_link)
+    return RunField(key, known.name, run_id, known.run_link)
 
 
-def _given_keys(runs: Sequence[Conversation]) -> list[str]:
-    """Return the keys of the runs that a person has given the task before."""
-    return [adopted_key(run.name) for run in runs if run.has_given_entry]
-
-
-def _start(runs: Sequence[Conversation]) -> Form:
-    states = {run.state for run in runs}
-    is_first = states == {State.IDLE}
-    doubts = [run for run in runs if run.state is State.DOUBT]
-    is_doubt = bool(doubts)
-    # A response, or a late end, has told that there is a run.
-    is_second = any(run.is_unidentified or run.end for run in doubts)
-    at_work = [run for run in runs if run.state in (State.STARTED, State.CLAIMED)]
-
+def _start(current: Sequence[Known], states: dict[str, State], forgotten: Sequence[str]) -> Action:
+    is_first = {*states.values()} == {State.IDLE}
+    is_doubt = len(current) == 1 and states[current[0].name] is State.DOUBT
     label = "Start another run"
-    question = "Starts another run."
-    if len(runs) > 1:
-        question = f"Starts the runs of all {len(runs)} names again."
-    elif is_first:
+    if is_first:
         label = "Start a run"
-        question = "Starts a run."
-    elif is_doubt and not is_second:
+    elif is_doubt and not current[0].has_run:
         label = "No run was started: start one"
-        question = "Starts a run."
 
-    if is_second:
-        question = f"{question} That is a second run: one was started before."
-    elif is_doubt:
-        question = f"{question} That is a second run if there is one already."
-    elif at_work and all(run.asks for run in at_work):
-        question = f"{question} The one before is told to stop when it asks Airflow."
-    elif at_work:
-        question = f"{question} The one before may still be at work: it cannot be told to stop."
+    question = "Starts a run."
+    if len(current) > 1:
+        question = f"Starts the runs of all {len(current)} names again."
+        if not is_first:
+            question = f"{question} That is a second run of each that has one."
+    elif not is_first:
+        question = _question_of_another(current[0], states[current[0].name])
 
-    return Form(
+    return Action(
         kind=Kind.START,
         label=label,
-        question=question,
-        done="The task starts its run." if is_first else "The task starts another run.",
-        forgotten=_given_keys(runs),
+        question=f"{question}{_unread(current)}",
+        done="The task starts again.",
+        forgotten=forgotten,
     )
 
 
-def _mark_as_success(runs: Sequence[Conversation]) -> Form:
-    question = "Marks the task as success, starts no run, and clears failed tasks downstream."
-    if any(run.state is State.DOUBT for run in runs):
+def _question_of_another(known: Known, state: State) -> str:
+    """Return what it means to start a run where there may be one."""
+    assert known.facts  # noqa: S101
+    if known.end == "failed":
+        return "Starts another run. The one before has failed."
+    if state is State.STOPPED:
+        return "Starts another run. The one before was told to stop."
+    if not known.has_run:
+        return "Starts a run. That is a second run if there is one already."
+
+    second = "Starts a second run: one was started before"
+    if known.end:
+        return f"{second}, and has succeeded."
+    if known.facts.start.asks:
+        return f"{second}. It is told to stop when it asks Airflow."
+    return f"{second}. It may still be at work: it cannot be told to stop."
+
+
+def _mark_as_success(open_ones: Sequence[Known], forgotten: Sequence[str]) -> Action:
+    question = "Marks the task as success."
+    if not all(start.run_id for start in open_ones):
         question = f"{question} The next tasks get no run_id."
-    return Form(
+    if any(start.end for start in open_ones):
+        question = f"{question} They do not get the result that the run has reported."
+    return Action(
         kind=Kind.SUCCEED,
         label="The run did the work: mark as success",
-        question=question,
+        question=f"{question}{_unread(open_ones)}",
         done="The task was marked as success.",
+        forgotten=forgotten,
     )
 
 
-def _succeeded() -> Form:
-    return Form(
+def _succeeded(current: Sequence[Known], forgotten: Sequence[str]) -> Action:
+    return Action(
         kind=Kind.SUCCEED,
         label="The run succeeded",
-        question="Marks the task as success{result}. The next tasks go on.",
+        question=f"Marks the task as success{{result}}. The next tasks go on.{_unread(current)}",
         done="The task was marked as success{result}.",
         takes_result=True,
+        forgotten=forgotten,
     )
 
 
-def _failed() -> Form:
-    return Form(
+def _failed(current: Sequence[Known], forgotten: Sequence[str]) -> Action:
+    return Action(
         kind=Kind.FAIL,
         label="The run failed",
-        question="Marks the task as failed, without a retry.",
+        question=f"Marks the task as failed, without a retry.{_unread(current)}",
         done="The task was marked as failed.",
+        forgotten=forgotten,
+    )
+
+
+def _take_back(given: Sequence[Known], forgotten: Sequence[str]) -> Action:
+    ids = [given_run(start)[0] for start in given]
+    what = f"run {ids[0]}" if len(ids) == 1 and ids[0] else "what was given"
+    return Action(
+        kind=Kind.TAKE_BACK,
+        label=f"Take back {what}",
+        question=f"The task no longer has {what}. {_CLEAR}",
+        done="It is taken back.",
+        forgotten=forgotten,
+    )
+
+
+def _unread(starts: Iterable[Known]) -> str:
+    """Return what an action may lose that this page cannot read."""
+    mailboxes = [start.unread_mailbox for start in starts if start.unread_mailbox]
+    if not mailboxes:
+        return ""
+    return (
+        f" An end may already lie in {mailboxes[0]}, which cannot be read here: the task does not "
+        "get it."
     )

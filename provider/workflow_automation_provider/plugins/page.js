@@ -134,9 +134,13 @@ const offer = () => {
   for (const words of document.querySelectorAll(".by-hand")) words.hidden = true;
 };
 
+const EDIT = "edit task instances";
+// Airflow's own page does not refresh what has ended.
+const OUTDATED = "What stands above this tab is from before, until the page is loaded again.";
+
 // Airflow's own REST API, with the person's session: it decides, and writes its audit log. A body
 // that is text is JSON already.
-const request = async (method, path, body) => {
+const request = async (method, path, body, right = EDIT) => {
   const options = { method, headers: { accept: "application/json" } };
   if (body !== undefined) {
     options.headers["content-type"] = "application/json";
@@ -160,7 +164,7 @@ const request = async (method, path, body) => {
   if (typeof detail !== "string") detail = JSON.stringify(detail);
   let why = `Airflow responded ${response.status}: ${detail.slice(0, 300)}`;
   if (response.status === 403) {
-    why += "\nThis takes the right to edit task instances of this DAG (User, Op and Admin).";
+    why += `\nThis takes the right to ${right} of this DAG.`;
   }
   const refused = new Refused(why);
   refused.status = response.status;
@@ -185,22 +189,59 @@ const entryPath = (key) => {
 
 const keepsState = () => "keepsState" in forms().dataset;
 
-// Exactly this task instance and what is downstream of it.
-const clear = async (isTrial) => {
-  const { run, task, index } = place();
+// What the plugin knows of this task, with the person's rights: it changes nothing.
+const asked = async (path, query = {}) => {
+  const values = new URLSearchParams(location.search);
+  for (const [name, value] of Object.entries(query)) values.set(name, value);
+  const response = await fetch(`task/${path}?${values}`, { cache: "no-store" });
+  if (!response.ok) throw new Refused(`the task cannot be read now (${response.status}).`);
+  return response.json();
+};
+
+const isIn = (instances) => {
+  const keys = new Set(instances.map(([task, index]) => JSON.stringify([task, index])));
+  return ({ task_id: task, map_index: index }) => keys.has(JSON.stringify([task, index]));
+};
+
+const clearRequest = (fields) => {
   const body = {
-    dry_run: isTrial,
-    dag_run_id: run,
-    task_ids: [index < 0 ? task : [task, index]],
-    only_failed: false,
-    include_downstream: true,
+    dag_run_id: place().run,
+    only_failed: true,
     reset_dag_runs: true,
     prevent_running_task: true,
+    ...fields,
   };
   if (keepsState()) body.keep_task_state = true;
-  const tasks = await request("POST", "clearTaskInstances", body);
-  if (!tasks?.total_entries) fault("Airflow finds no task instance to clear.");
-  return tasks;
+  return request("POST", "clearTaskInstances", body);
+};
+
+const marker = ({ task_id: task, map_index: index }) => (index < 0 ? task : [task, index]);
+
+// The failed task instances downstream, which a Clear and a mark clear as well: those that have a
+// run, or may have one, would start another.
+const downstream = async () => {
+  const { task, index } = place();
+  const self = { task_id: task, map_index: index };
+  const fields = { dry_run: true, task_ids: [marker(self)], include_downstream: true };
+  const { task_instances: found } = await clearRequest(fields);
+  const isSelf = isIn([[task, index]]);
+  const hasRun = isIn(await asked("others"));
+  const others = found.filter((one) => !isSelf(one));
+  return {
+    self: found.filter(isSelf),
+    plain: others.filter((one) => !hasRun(one)),
+    flows: others.filter(hasRun),
+  };
+};
+
+// Exactly this task instance, and what failed downstream of it without a run.
+const clear = async () => {
+  const { self, plain } = await downstream();
+  if (!self.length) fault("the task is no longer failed. Nothing was cleared.");
+  const markers = [...self, ...plain].map(marker);
+  const cleared = await clearRequest({ dry_run: false, task_ids: markers });
+  if (!cleared.total_entries) fault("somebody else has cleared or marked the task.");
+  return plain;
 };
 
 const mark = (state) => {
@@ -214,10 +255,10 @@ const giveResult = async (result) => {
   const { path, index } = place();
   const entry = `"map_index": ${index}, "value": ${result}`;
   try {
-    await request("POST", `${path}/xcomEntries`, `{"key": "result", ${entry}}`);
+    await request("POST", `${path}/xcomEntries`, `{"key": "result", ${entry}}`, "create XComs");
   } catch (error) {
     if (error.status !== 409) throw error; // it is there
-    await request("PATCH", `${path}/xcomEntries/result`, `{${entry}}`);
+    await request("PATCH", `${path}/xcomEntries/result`, `{${entry}}`, "edit XComs");
   }
 };
 
@@ -225,36 +266,30 @@ const fault = (text) => {
   throw new Refused(text);
 };
 
-// The run of a field, as the task checks it; null if the field is empty.
-const runOf = (field) => {
+// The run of a field, if the task may have it; null if the field is empty.
+const runOf = async (field) => {
   const { key, name } = field.dataset;
   const runId = field.querySelector("[name=run_id]").value.trim();
   const runLink = field.querySelector("[name=run_link]").value.trim();
   const whose = name ? ` of ${name}` : "";
   if (!runId && !runLink) return null;
   if (!runId) fault(`Run ID${whose}: enter the id of the run, as the application shows it.`);
-  if (/^".*"$/.test(runId)) fault(`Run ID${whose}: enter it without quotes.`);
-
-  const only = JSON.parse(field.dataset.only);
-  const never = JSON.parse(field.dataset.never);
-  if (never.includes(runId)) {
-    fault(`Run ID${whose}: ${runId} was told to stop, or is that of an earlier start.`);
-  }
-  if (only.length && !only.includes(runId)) {
-    fault(`Run ID${whose}: the run of the last start is ${only.join(" or ")}, not ${runId}.`);
-  }
+  const { shown, why_not: why } = await asked("run", { name, flow_run: runId });
+  if (why) fault(`Run ID${whose}: ${shown}: ${why}.`);
   if (runLink && !/^https?:\/\/[^/]/i.test(runLink)) {
     fault(`Link${whose}: expected a URL that begins with https:// or http://.`);
   }
   const value = runLink ? { run_id: runId, run_link: runLink } : runId;
-  return { key, name, runId, hasLink: Boolean(runLink), value };
+  return { key, name, shown, hasLink: Boolean(runLink), value };
 };
 
-const runsOf = (form) => {
+const runsOf = async (form) => {
   const fields = [...form.querySelectorAll("[data-key]")];
-  const runs = fields.map(runOf).filter(Boolean);
-  if (fields.length && !runs.length) fault("Run ID: enter the id, as the application shows it.");
-  return runs;
+  const runs = [];
+  for (const field of fields) runs.push(await runOf(field));
+  const found = runs.filter(Boolean);
+  if (fields.length && !found.length) fault("Run ID: enter the id, as the application shows it.");
+  return found;
 };
 
 const resultOf = (form) => {
@@ -269,7 +304,7 @@ const resultOf = (form) => {
 };
 
 const names = (runs) =>
-  runs.map(({ name, runId }) => `run ${runId}${name ? ` for ${name}` : ""}`).join(", ");
+  runs.map(({ name, shown }) => `run ${shown}${name ? ` for ${name}` : ""}`).join(", ");
 
 const filled = (text, runs, result) => {
   const withResult = result === undefined ? "" : ", with this result";
@@ -278,59 +313,79 @@ const filled = (text, runs, result) => {
   );
 };
 
-const clearedToo = (tasks) => {
-  const others = tasks.total_entries - 1;
-  if (others < 1) return "";
-  const what = others === 1 ? "task instance" : "task instances";
-  return ` and ${others} ${what} downstream`;
-};
+const instances = (found) =>
+  `${found.length} task ${found.length === 1 ? "instance" : "instances"} downstream`;
+
+const labels = (found) =>
+  found
+    .map(({ task_id: task, map_index: index }) => (index < 0 ? task : `${task} [${index}]`))
+    .join(", ");
 
 const isClear = (form) => ["continue", "start"].includes(form.dataset.kind);
 
+// What becomes of the other tasks.
+const consequence = async (form, runs) => {
+  if (form.dataset.kind === "take-back") return "";
+  const { self, plain, flows } = await downstream();
+  if (!isClear(form)) {
+    let text = plain.length ? ` Clears ${instances(plain)}.` : "";
+    if (flows.length) text += ` Airflow then starts a second run of ${labels(flows)}.`;
+    return text;
+  }
+  if (!self.length) fault("The task is no longer failed.");
+  let text = ` Clears this task${plain.length ? ` and ${instances(plain)}` : ""}.`;
+  if (flows.length) text += ` Leaves ${labels(flows)} as it is: it has a run, or may have one.`;
+  if (plain.length && runs.some((run) => !run.hasLink)) {
+    text += " Without a link, the next tasks get no run_link.";
+  }
+  // Airflow keeps it for all that a request clears, or for none.
+  if (plain.length && keepsState()) text += " All of them keep their task state.";
+  return text;
+};
+
 // Check what is filled in, and say in a sentence what will happen.
 const ask = async (form) => {
-  const runs = runsOf(form);
-  const result = resultOf(form);
-  let text = filled(form.dataset.question, runs, result);
-  const fields = form.querySelectorAll("[data-key]").length;
-  if (fields > runs.length) text += " It starts the runs of the other names again.";
-  if (!isClear(form)) return text;
-  const others = clearedToo(await clear(true));
-  text += ` Clears this task${others}.`;
-  if (others && runs.some((run) => !run.hasLink)) text += " Without a link, the next tasks get no run_link.";
-  // Airflow keeps it for all that a request clears, or for none.
-  if (others && keepsState()) text += " All of them keep their task state.";
-  return text;
+  const runs = await runsOf(form);
+  let text = filled(form.dataset.question, runs, resultOf(form));
+  const others = Number(form.dataset.names) - runs.length;
+  if (runs.length && others > 0) {
+    text += ` Starts the runs of ${others} other names again: a second run of each that has one.`;
+  }
+  return text + (await consequence(form, runs));
+};
+
+const ACTS = {
+  continue: clear,
+  start: clear,
+  succeed: () => mark("success"),
+  fail: () => mark("failed"),
+  "take-back": () => {},
 };
 
 // Do it, in the order that loses nothing. What is done by then, `done` lists.
 const act = async (form, done) => {
-  const { kind } = form.dataset;
-  const runs = runsOf(form);
+  const runs = await runsOf(form);
   const result = resultOf(form);
 
   const keys = runs.map((run) => run.key);
   for (const key of JSON.parse(form.dataset.forgotten)) {
     if (keys.includes(key)) continue; // it is written below
-    await request("DELETE", entryPath(key));
-    done.push("The run that was given to the task is withdrawn.");
+    await request("DELETE", entryPath(key), undefined, "delete task instances");
+    done.push("What was given to the task is taken back.");
   }
   for (const run of runs) {
     await request("PUT", entryPath(run.key), { value: run.value, expires_at: null });
-    done.push(`${names([run])[0].toUpperCase()}${names([run]).slice(1)} is given to the task.`);
+    done.push(`The task is given ${names([run])}.`);
   }
   if (result !== undefined) {
     await giveResult(result);
     done.push("The result is stored as the XCom result.");
   }
 
+  const cleared = await ACTS[form.dataset.kind]();
   const text = filled(form.dataset.done, runs, result);
-  if (kind === "succeed") await mark("success");
-  if (kind === "fail") await mark("failed");
   if (!isClear(form)) return text;
-  const cleared = await clear(false);
-  const others = clearedToo(cleared);
-  return `${text} This task${others} ${others ? "were" : "was"} cleared.`;
+  return `${text} ${cleared.length ? `This task and ${instances(cleared)} were` : "This task was"} cleared.`;
 };
 
 const report = (text, isFailure = false) => {
@@ -360,7 +415,8 @@ const confirmed = async (form) => {
   const done = [];
   try {
     await checkUnchanged();
-    report(await act(form, done));
+    const text = await act(form, done);
+    report(parent === window ? text : `${text}\n${OUTDATED}`);
   } catch (error) {
     const rest = done.length ? "But the rest failed" : "It failed";
     report([...done, `${rest}: ${error.message}`].join("\n"), true);

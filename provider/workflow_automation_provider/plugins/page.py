@@ -5,6 +5,8 @@ The page **Flow runs** and the tab **Flow run**, as an ASGI application for Airf
    Airflow's.
 2. **Read** the live tasks, those that failed in the last days, and their entries: :mod:`~.queries`.
 3. **Tell** what they say, :mod:`~.conversation`, and what a person can do, :mod:`~.advice`.
+   The script of the tab asks as well: whether the task may have the run that a person types, and
+   which other tasks a Clear or a mark must not start again.
 4. **Draw** it: :mod:`~.rendering`.
 
 Nothing here changes anything: the forms of the tab use Airflow's own REST API.
@@ -13,22 +15,22 @@ Nothing here changes anything: the forms of the tab use Airflow's own REST API.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
+from airflow.api.common.airflow_health import HEALTHY, get_airflow_health
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import (
     DagAccessEntity,
     DagDetails,
 )
-from airflow.api_fastapi.core_api.datamodels.task_instances import ClearTaskInstancesBody
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from airflow.models.dag import DagModel
 from airflow.models.taskinstance import TaskInstance
@@ -40,12 +42,22 @@ from sqlalchemy import and_, or_
 from sqlalchemy.exc import SQLAlchemyError
 
 from workflow_automation_provider.plugins import queries
-from workflow_automation_provider.plugins.advice import advice, forms
-from workflow_automation_provider.plugins.conversation import Conversation, State
-from workflow_automation_provider.plugins.mistyped import mistyped
-from workflow_automation_provider.plugins.rendering import HEADERS, response
+from workflow_automation_provider.plugins.advice import (
+    Sentence,
+    State,
+    TaskNow,
+    advise,
+    advise_batch,
+)
+from workflow_automation_provider.plugins.conversation import (
+    BatchConversation,
+    Conversation,
+    StartConversation,
+)
+from workflow_automation_provider.plugins.rendering import HEADERS, response, shown
 
 if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
 PATH = "/workflow-automation/runs"
@@ -64,34 +76,16 @@ How many starts of one task the tab shows.
 The last, but first those whose run somebody has to look for.
 """
 
-MAX_MISTYPED = 20
-"""How many mistyped entries are shown."""
-
 MAX_ITEMS = 20
 """How many items of a batch are shown that have no run."""
 
-# What Airflow's REST API can do.
+# Whether Airflow's REST API can do what the actions do.
 _HAS_STORE_API = (
     find_spec("airflow.api_fastapi.core_api.routes.public.task_state_store") is not None
 )
-_CAN_KEEP_STATE = "keep_task_state" in ClearTaskInstancesBody.model_fields
 
 
-def _mistyped(tasks: Iterable[queries.Task]) -> list[tuple[Any, str, str]]:
-    """
-    Return the first mistyped entries.
-
-    The columns of the task, the key, and the one that was meant.
-    """
-    found = (
-        (task.row, key, meant)
-        for task in tasks
-        for key, meant in mistyped(task.entries).items()
-    )  # fmt: skip
-    return list(itertools.islice(found, MAX_MISTYPED))
-
-
-def _last(runs: list[Conversation]) -> list[Conversation]:
+def _last(runs: Sequence[Conversation]) -> list[Conversation]:
     """
     Return the last starts of a task, in order.
 
@@ -127,7 +121,7 @@ def _flow_runs(request: Request, user: GetUserDep, q: str = "", state: str = "")
     )
 
     current = [run for task in tasks for run in task.runs if run.is_current]
-    runs = [run for run in current if run.is_uncertain or not run.has_ended]
+    runs = [run for run in current if run.is_uncertain or not run.task.has_ended]
     found = [run for run in runs if run.matches(q)]
     rows = [run for run in found if state in ("", run.state.value)]
     states = Counter(run.state for run in runs)
@@ -144,7 +138,6 @@ def _flow_runs(request: Request, user: GetUserDep, q: str = "", state: str = "")
         max_rows=MAX_ROWS,
         doubt_days=DOUBT_FOR.days,
         max_tasks=queries.MAX_TASKS,
-        mistyped=_mistyped(tasks),
     )
 
 
@@ -154,15 +147,10 @@ def _refuse_nul(request: Request) -> None:
         raise HTTPException(HTTPStatus.BAD_REQUEST, "An id has a NUL character.")
 
 
-@app.get("/task", dependencies=[Depends(_refuse_nul), _may_read])
-def _flow_run(
-    request: Request,
-    user: GetUserDep,
-    dag_id: str = "",
-    run_id: str = "",
-    task_id: str = "",
-    map_index: str = "",
-) -> Response:
+def _find_task(
+    user: GetUserDep, dag_id: str = "", run_id: str = "", task_id: str = "", map_index: str = ""
+) -> queries.Task:
+    """Return the task instance that is asked for, if the user may read its DAG."""
     if dag_id not in get_auth_manager().get_authorized_dag_ids(user=user, method="GET"):
         raise HTTPException(HTTPStatus.FORBIDDEN)
 
@@ -177,47 +165,129 @@ def _flow_run(
     if not tasks:
         raise HTTPException(HTTPStatus.NOT_FOUND, "There is no such task instance.")
 
-    return tab(tasks[0], base=_base(request), may_change=_may_change(user, dag_id))
+    return tasks[0]
 
 
-def tab(task: queries.Task, *, base: str, may_change: bool) -> Response:
+_TaskDep = Annotated[queries.Task, Depends(_find_task)]
+_of_a_task = [Depends(_refuse_nul), _may_read]
+
+
+@app.get("/task", dependencies=_of_a_task)
+def _flow_run(request: Request, user: GetUserDep, task: _TaskDep) -> Response:
+    dag_id = task.row.dag_id
+    return tab(
+        task,
+        base=_base(request),
+        may_change=_may(user, dag_id, "PUT", DagAccessEntity.TASK_INSTANCE),
+        may_push=_may(user, dag_id, "POST", DagAccessEntity.XCOM),
+        has_triggerer=task.row.state != TaskInstanceState.DEFERRED or _has_triggerer(),
+    )
+
+
+def tab(
+    task: queries.Task,
+    *,
+    base: str,
+    may_change: bool,
+    may_push: bool = True,
+    has_triggerer: bool = True,
+) -> Response:
     """
     Return the tab of a task.
 
     :param base: the path of Airflow's UI, without a slash at its end
-    :param may_change: whether the user may do what its forms do
+    :param may_change: whether the user may do what its actions do
+    :param may_push: whether the user may push an XCom as well
+    :param has_triggerer: whether a triggerer lives
     """
+    now = replace(task.now, has_triggerer=has_triggerer)
     runs = task.runs
+    starts = _last_of_each_name(runs)
+    batches = [run for run in runs if isinstance(run, BatchConversation)]
+    sentences, actions = advise(now, [start.known for start in starts])
+
+    shown_starts = {id(run) for run in _last(starts)}
+    cards: list[tuple[Conversation, Sentence]] = [
+        (start, sentence)
+        for start, sentence in zip(starts, sentences, strict=True)
+        if id(start) in shown_starts
+    ]
+    cards += [
+        (batch, advise_batch(now, batch.state, is_current=batch.is_current)) for batch in batches
+    ]
+
     last = _last(runs)
     return response(
         title="Flow run",
         base=base,
         row=task.row,
+        cards=cards,
         runs=last,
         left_out=len(runs) - len(last),
-        mistyped=_mistyped([task]),
-        advice=advice,
-        forms=forms(task.row, runs) if _HAS_STORE_API else [],
+        actions=actions if _HAS_STORE_API else [],
         may_change=may_change,
-        can_keep_state=_CAN_KEEP_STATE,
-        seen=_fingerprint(task.row, runs),
+        may_push=may_push,
+        keeps_state=now.drops_state,
+        seen=_fingerprint(now, starts),
         items=queries.items_without_run(task, MAX_ITEMS),
     )
 
 
-def _may_change(user: BaseUser, dag_id: str) -> bool:
-    """Return whether Airflow lets a user do what the forms of the tab do."""
+def _last_of_each_name(runs: Sequence[Conversation]) -> list[StartConversation]:
+    """Return the last start of each name, in the order in which they were sent."""
+    starts = [run for run in runs if isinstance(run, StartConversation) and run.known.is_last]
+    return sorted(starts, key=lambda run: (run.at, run.known.name))
+
+
+def _fingerprint(now: TaskNow, starts: Sequence[StartConversation]) -> str:
+    """Return a text that changes with whatever a person has decided by."""
+    facts = (now.state, now.try_number, now.max_tries, [start.known for start in starts])
+    return hashlib.sha256(repr(facts).encode(errors="replace")).hexdigest()[:16]
+
+
+@app.get("/task/run", dependencies=_of_a_task)
+def flow_run_of_a_person(task: _TaskDep, name: str = "", flow_run: str = "") -> dict[str, str]:
+    """
+    Return how a run that a person types is shown, and why the task cannot continue with it.
+
+    :param name: the name of the start
+    """
+    shown_id, typed = shown(flow_run, 1000), flow_run.strip()
+    starts = _last_of_each_name(task.runs)
+    known = next((start.known for start in starts if start.known.name == name), None)
+    why = "the task has no such start"
+    if known:
+        why = known.why_not(typed) or ""
+    if re.fullmatch('".*"', typed) and not (known and typed in known.ids):
+        why = "enter it without quotes"
+    return {"shown": shown_id, "why_not": why}
+
+
+@app.get("/task/others", dependencies=_of_a_task)
+def _others(task: _TaskDep) -> list[tuple[str, int]]:
+    """Return the other tasks of the DAG run that have a run, or may have one."""
+    row = task.row
+    tasks, _ = queries.read(
+        TaskInstance.dag_id == row.dag_id, TaskInstance.run_id == row.run_id, queries.HAS_OURS
+    )
+    others = [other.row for other in tasks if other.row.id != row.id and _may_have_run(other)]
+    return [(other.task_id, other.map_index) for other in others]
+
+
+def _may_have_run(task: queries.Task) -> bool:
+    return any(run.state not in (State.IDLE, State.STOPPED) for run in task.runs if run.is_current)
+
+
+def _has_triggerer() -> bool:
+    return bool(get_airflow_health()["triggerer"]["status"] == HEALTHY)
+
+
+def _may(user: BaseUser, dag_id: str, method: ResourceMethod, what: DagAccessEntity) -> bool:
+    """Return whether Airflow lets a user do something with the tasks of a DAG."""
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
     return get_auth_manager().is_authorized_dag(
-        method="PUT", access_entity=DagAccessEntity.TASK_INSTANCE, details=details, user=user
+        method=method, access_entity=what, details=details, user=user
     )
-
-
-def _fingerprint(row: Any, runs: list[Conversation]) -> str:
-    """Return a text that changes with whatever a person has decided by."""
-    facts: list[object] = [str(row.state), row.try_number, row.max_tries]
-    facts += [(run.name, run.at, run.state, run.run_id, run.end, run.given) for run in runs]
-    return hashlib.sha256(repr(facts).encode(errors="replace")).hexdigest()[:16]
 
 
 @app.exception_handler(HTTPException)

@@ -17,10 +17,12 @@ from airflow.models.task_state_store import TaskStateStoreModel as Store
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
-from sqlalchemy import and_, case, exists, func, or_, select
+from sqlalchemy import and_, case, exists, func, select
 
 from workflow_automation_provider.execution.batch.batch_record import BATCH
+from workflow_automation_provider.execution.errors import clear_drops_state
 from workflow_automation_provider.execution.starts.entries import PREFIX
+from workflow_automation_provider.plugins.advice import TaskNow
 from workflow_automation_provider.plugins.conversation import Conversation, conversations
 from workflow_automation_provider.plugins.metadata import COORDINATES, json_value
 
@@ -47,8 +49,6 @@ COLUMNS = (
 )
 _place = attrgetter(*COORDINATES)
 _IS_OURS = Store.key.startswith(PREFIX, autoescape=True)
-# A key that a person has mistyped; of those that are the task's own, no value is read.
-_MAY_BE_MISTYPED = func.lower(Store.key).like("%w%run%")
 _IS_OF_TASK = and_(*(getattr(Store, name) == getattr(TaskInstance, name) for name in COORDINATES))
 
 HAS_OURS = exists().where(_IS_OF_TASK, _IS_OURS)
@@ -68,9 +68,21 @@ class Task(NamedTuple):
     entries: dict[str, Any]
 
     @property
+    def now(self) -> TaskNow:
+        """What Airflow says of it."""
+        row = self.row
+        return TaskNow(
+            state=row.state,
+            try_number=row.try_number,
+            max_tries=row.max_tries,
+            ended_at=row.end_date,
+            drops_state=clear_drops_state(),
+        )
+
+    @property
     def runs(self) -> list[Conversation]:
         """Its starts, and its batch."""
-        return conversations(self.row, self.entries)
+        return conversations(self.row, self.now, self.entries)
 
 
 def read(*conditions: Any) -> tuple[list[Task], bool]:
@@ -103,8 +115,7 @@ def _tasks_query(conditions: Iterable[Any]) -> Select[Any]:
 
 
 def _entries_query(*conditions: Any) -> Select[Any]:
-    is_read = and_(_IS_OURS, func.length(Store.value) <= MAX_VALUE)
-    value = case((is_read, Store.value)).label("value")
+    value = case((func.length(Store.value) <= MAX_VALUE, Store.value)).label("value")
     query = select(*_place(Store), Store.key, value).join(TaskInstance, _IS_OF_TASK)
     return query.where(*conditions)
 
@@ -112,9 +123,7 @@ def _entries_query(*conditions: Any) -> Select[Any]:
 def _read_starts(session: Session, tasks: Mapping[Any, Task]) -> None:
     """Add the entries of tasks that have no batch."""
     ids = [task.row.id for task in tasks.values() if not task.row.batch]
-    of_tasks = TaskInstance.id.in_(ids)
-    query = _entries_query(of_tasks, or_(_IS_OURS, _MAY_BE_MISTYPED))
-    for entry in session.execute(query):
+    for entry in session.execute(_entries_query(TaskInstance.id.in_(ids), _IS_OURS)):
         tasks[_place(entry)].entries[entry.key] = json_value(entry.value)
 
 

@@ -18,12 +18,12 @@ from typing import Any
 from urllib.parse import quote
 
 from fastapi.responses import HTMLResponse, Response
-from jinja2 import Environment
+from jinja2 import ChainableUndefined, Environment
 from markupsafe import Markup
 
 from workflow_automation_provider.client.checks import browser_link
 from workflow_automation_provider.execution.errors import printable, without_escape_codes
-from workflow_automation_provider.plugins.conversation import State
+from workflow_automation_provider.plugins.advice import State
 
 ONE_LINE = 100
 """Up to how many characters a value is shown in one line."""
@@ -86,7 +86,10 @@ def _hash(text: str) -> str:
 _STYLE = _source("page.css")
 _SCRIPT = _source("page.js")
 
-_ENVIRONMENT = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+# A batch has no facts, and neither has a start that cannot be read: what is not there is left out.
+_ENVIRONMENT = Environment(
+    autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=ChainableUndefined
+)
 _ENVIRONMENT.filters |= {"shown": shown, "web": _web, "duration": duration}
 _ENVIRONMENT.filters["segment"] = partial(quote, safe="")  # of a path
 _TEMPLATE = _ENVIRONMENT.from_string(

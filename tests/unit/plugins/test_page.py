@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -15,7 +16,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.jobs.job import Job
 from airflow.utils.session import create_session
 from fastapi.testclient import TestClient
 from hypothesis import given
@@ -24,6 +27,7 @@ from msgspec.structs import replace
 from sqlalchemy import delete, event
 from sqlalchemy.exc import OperationalError
 
+from entry_keys import ADOPTED
 from waiting_tasks import WaitingTask, make_dag
 from workflow_automation_provider.client.checks import web_link
 from workflow_automation_provider.execution.callbacks.report import digest_of
@@ -38,8 +42,6 @@ from workflow_automation_provider.execution.starts.entries import (
     revoked_key,
     run_key,
 )
-from workflow_automation_provider.execution.store import _PROBE
-from workflow_automation_provider.execution.upload import UPLOAD_KEY
 from workflow_automation_provider.plugins import page, queries, rendering
 from workflow_automation_provider.plugins.metadata import json_value
 
@@ -659,7 +661,7 @@ class TestTab:
             (None, {"end": End(ago(5), "success", "77")}, ["ended", "77", "The run has ended"]),
         ],
     )
-    @pytest.mark.parametrize("state", ["awaiting_input", "running", "failed", None])
+    @pytest.mark.parametrize("state", ["awaiting_input", "running", None])
     def test_what_is_known_of_the_run_of_before_a_clear(
         self, dag, tab, listed, outcome, reports, words, state
     ):
@@ -692,6 +694,13 @@ class TestTab:
         task.outcome().change(state="deferred")
         text = tab(task).text
         assert mailbox in text
+        assert "No triggerer is running" in text
+        now = datetime.now(UTC)
+        with create_session() as session:
+            session.add(
+                Job(job_type="TriggererJob", state="running", latest_heartbeat=now, start_date=now)
+            )
+        text = tab(task).text
         assert "once the run has written its end" in text
         assert "secret" not in text
 
@@ -769,7 +778,7 @@ class TestForms:
             ("failed", "unidentified", {}, [CONTINUE, AGAIN, MARK]),
             ("failed", "run", {}, [CONTINUE, AGAIN, MARK]),
             ("failed", "run", {"claim": Claim(ago(5), "1001")}, [CONTINUE, AGAIN, MARK]),
-            ("failed", "run", {"end": End(ago(5), "success", "1001")}, [CONTINUE, AGAIN, MARK]),
+            ("failed", "run", {"end": End(ago(5), "success", "1001")}, [CONTINUE, AGAIN]),
             ("failed", "run", {"end": End(ago(5), "failed", "1001")}, [AGAIN]),
             ("failed", "run", {"stopped": ago(5)}, [AGAIN, MARK]),
             ("failed", "nothing", {}, ["Start a run"]),
@@ -793,9 +802,7 @@ class TestForms:
         ("fields", "outcome", "expected"),
         [
             ({}, None, "Starts a run. That is a second run if there is one already."),
-            ({}, "unidentified", "That is a second run: one was started before."),
-            ({}, "run", "The one before is told to stop when it asks Airflow."),
-            ({"mailbox": "s3://reports/a.json"}, "run", "it cannot be told to stop."),
+            ({}, "run", "It is told to stop when it asks Airflow."),
             ({"token": None}, "run", "it cannot be told to stop."),
         ],
     )
@@ -816,20 +823,29 @@ class TestForms:
     @pytest.mark.parametrize("entry", ["true", '{"run": "7"}', "[]"])
     def test_an_entry_that_names_no_run_is_deleted_before_another_start(self, dag, form_tab, entry):
         task = Task(dag, state="failed")
-        task.enter(MEANT, entry)
+        task.enter(ADOPTED, entry)
         forms = form_tab(task).all("form")
         (start,) = [form for form in forms if form["data-kind"] == "start"]
-        assert json.loads(start["data-forgotten"]) == [MEANT]
+        assert json.loads(start["data-forgotten"]) == [ADOPTED]
 
-    def test_none_of_a_batch_of_what_was_cleared_and_of_what_cannot_be_read(self, dag, form_tab):
-        batch, cleared, damaged = (
-            Task(dag, starts=number > 0, state="failed") for number in range(3)
-        )
+    def test_none_of_a_batch_and_of_what_cannot_be_read(self, dag, form_tab):
+        batch, damaged = (Task(dag, starts=number > 0, state="failed") for number in range(2))
         batch.put("workflow_automation_batch_000000", {"at": ago(5).isoformat(), "max_tries": 2})
-        cleared.clear()
-        cleared.change(state="failed")
         damaged.enter("workflow_automation_start/1/0", "{")
-        assert [labels(form_tab(task)) for task in (batch, cleared, damaged)] == [[], [], []]
+        assert [labels(form_tab(task)) for task in (batch, damaged)] == [[], []]
+
+    def test_next_try_failed_before_it_took_the_run_that_was_given(self, dag, form_tab, editor):
+        task = Task(dag, state="failed")
+        task.enter(ADOPTED, '"7"')
+        task.clear()
+        for state in ("queued", "failed"):
+            task.change(state=state, end_date=ago(1))
+            assert "Run 7 is given to this task" in form_tab(task).text
+            assert "in doubt|" in Html(editor.get(LIST).text).rows[1]
+        expected = [CONTINUE, "No run was started: start one", MARK, "Take back run 7"]
+        assert labels(form_tab(task)) == expected
+        task.rows.store(None, "delete", ADOPTED)
+        assert labels(form_tab(task)) == expected[:3]
 
     def test_none_for_those_who_may_not(self, dag, tab):
         found = tab(Task(dag, state="failed"))
@@ -859,7 +875,7 @@ class TestForms:
         task.put("workflow_automation_outcome/1/0/ada", outcome)
         found = form_tab(task)
         keys = [field["data-key"] for field in found.all("fieldset")]
-        assert keys == [f"{MEANT}/ada", f"{MEANT}/grace"]
+        assert keys == [f"{ADOPTED}/ada", f"{ADOPTED}/grace"]
         assert [field["value"] for field in found.all("input")] == ["5", "", "", ""]
         questions = [form.get("data-question", "") for form in found.all("form")]
         assert any("all 2 names again" in question for question in questions)
@@ -867,22 +883,75 @@ class TestForms:
     @pytest.mark.parametrize("entry", ['"1003"', "1003", '{"run_id": "1003"}'])
     def test_run_that_is_given(self, dag, form_tab, entry):
         task = Task(dag, state="failed")
-        task.enter(MEANT, entry)
+        task.enter(ADOPTED, entry)
         found = form_tab(task)
         assert "Run 1003 is given to this task: a Clear continues with it" in found.text
         assert found.all("input")[0]["value"] == "1003"
         (start,) = [form for form in found.all("form") if form["data-kind"] == "start"]
-        assert json.loads(start["data-forgotten"]) == [MEANT]
+        assert json.loads(start["data-forgotten"]) == [ADOPTED]
         task.change(state="queued")
         assert "its next try continues with it" in form_tab(task).text
 
-    def test_run_that_is_given_and_is_not_that_of_the_last_start(self, dag, form_tab):
-        task = Task(dag, state="failed").outcome()
-        task.enter(MEANT, '"7"')
+    def test_a_run_that_a_person_types_is_judged_by_the_ledger(self, dag, viewer):
+        task = Task(dag, state="failed")
+
+        def why_not(flow_run, **query):
+            asked = urlencode({"flow_run": flow_run, **query}, errors="replace")
+            return viewer.get(f"{TAB}/run?{task.query}&{asked}").json()["why_not"]
+
+        assert [why_not("7"), why_not(" 7 ")] == ["", ""]
+        assert "quotes" in why_not('"7"')
+        assert "no such start" in why_not("7", name="ada")
+        task.outcome()
+        assert "not that of the last start" in why_not("7")
+        assert why_not("1001 ") == ""
+        task.speak(claim=Claim(ago(5), "1001"), refused=["7"])
+        assert "told to stop" in why_not("7")
+        task.speak(stopped=ago(5))
+        assert "told to stop" in why_not("1001")
+
+    @pytest.mark.parametrize("path", ["/run", "/others"])
+    def test_only_who_may_read_the_dag_may_ask(self, dag, viewer, monkeypatch, path):
+        from airflow.api_fastapi.app import get_auth_manager
+
+        task = Task(dag, state="failed")
+        url = f"{TAB}{path}?{task.query}"
+        assert viewer.get(url).status_code == 200
+        monkeypatch.setattr(get_auth_manager(), "get_authorized_dag_ids", lambda **_: {"other"})
+        assert viewer.get(url).status_code == 403
+        viewer.cookies.clear()
+        assert viewer.get(url).status_code == 303
+
+    def test_other_tasks_that_have_a_run_or_may_have_one(self, dag, viewer):
+        task = Task(dag, state="failed")
+
+        def others():
+            return viewer.get(f"{TAB}/others?{task.query}").json()
+
+        other = copy(task.rows)
+        other._task_id, other.map_index = "mapped", 1
+        other.change(state="failed", try_number=1)
+        assert others() == []
+        start = Start(1, 0, ago(9), other.ti.max_tries)
+        other.put("workflow_automation_start/1/0", entry_of(start))
+        assert others() == [["mapped", 1]]
+        other.put("workflow_automation_outcome/1/0", entry_of(Outcome("nothing", ago(8))))
+        assert others() == []
+
+    def test_result_for_those_who_may_push_an_xcom(self, dag, form_tab, monkeypatch):
+        from airflow.api_fastapi.app import get_auth_manager
+
+        task = Task(dag).outcome().park()
+        assert form_tab(task).all("textarea")
+
+        def may(*, access_entity=None, method="GET", **_):
+            return access_entity is not DagAccessEntity.XCOM or method == "GET"
+
+        monkeypatch.setattr(get_auth_manager(), "is_authorized_dag", may)
         found = form_tab(task)
-        assert "it cannot continue with that run" in found.text
-        (field,) = found.all("fieldset")
-        assert json.loads(field["data-only"]) == ["1001"]
+        assert not found.all("textarea")
+        assert "the right to create XComs" in found.text
+        assert labels(found) == [SUCCEEDED, FAILED]
 
     def test_what_a_person_sees_has_changed(self, dag, form_tab):
         task = Task(dag, state="failed")
@@ -962,82 +1031,6 @@ class TestBatchItems:
         task = Task(dag, starts=False)
         task.put("workflow_automation_batch_000000", self.entry(opened=[1], try_number=1))
         assert "Items without a run" not in tab(task).text
-
-
-MEANT = "workflow_automation_run"
-
-
-class TestMistypedEntries:
-    @pytest.mark.parametrize(
-        "key",
-        [
-            "workflow_automation_runs", "workflow_automation_run_id", "workflow_automation_Run",
-            "workflow_automation_run ", "workflow_automation_1001", "workflow_automation_run/", "workflow_automation_run/ada",
-            "workflow-automation_run", "Workflow_Automation_Run", "workflow_atomation_run", " workflow_automation_run",
-        ],
-    )  # fmt: skip
-    def test_the_page_and_the_tab_ask_what_was_meant(self, dag, listed, tab, key):
-        task = Task(dag, state="failed").outcome("unidentified")
-        task.enter(key, '"77"')
-        (said,) = tab(task).alerts
-        assert said == f"The entry {key} is read by no task: did you mean {MEANT}?"
-        (said,) = listed().alerts
-        assert said == f"wait: The entry {key} is read by no task: did you mean {MEANT}?"
-
-    def test_after_the_clear_that_started_another_run(self, dag, tab, listed):
-        task = Task(dag, state="failed")
-        task.enter("workflow_automation_runs", '"77"')
-        task.clear()
-        for state in ("queued", "running"):
-            task.change(state=state)
-            assert f"did you mean {MEANT}?" in tab(task).text
-            assert f"did you mean {MEANT}?" in listed().text
-
-    def test_name_of_no_start(self, dag, tab):
-        task = Task(dag, starts=False)
-        for name in ("Ada", "Grace"):
-            entry = {"at": ago(9).isoformat(), "max_tries": 2}
-            task.put(f"workflow_automation_start/1/0/{name}", entry)
-        task.enter(f"{MEANT}/Ada", '"77"')
-        assert "did you mean" not in tab(task).text
-        task.enter(f"{MEANT}/Grcae", '"77"')
-        (said,) = tab(task).alerts
-        assert said.endswith(f"did you mean {MEANT}/Grace?")
-
-    @pytest.mark.parametrize("name", ["", "/Ada", "/Ada/Lovelace"])
-    def test_entry_for_a_start_that_has_not_come(self, dag, tab, name):
-        task = Task(dag, starts=False)
-        task.enter(f"{MEANT}{name}", '"77"')
-        assert "did you mean" not in tab(task).text
-
-    def test_nothing_is_said_of_what_the_package_writes(self, dag, tab, listed):
-        task = Task(dag).outcome().say("x").speak(claim=Claim(ago(5), "1001"))
-        task.revoke()
-        task.enter(MEANT, '"1001"')
-        for key in (UPLOAD_KEY, _PROBE):
-            task.enter(key)
-        for key in ("cursor", "run", "last_workflow_run", "workflow_run_id"):
-            task.enter(key, '"of the task itself"')
-        other = Task(dag)
-        other.enter(run_key("e" * 64))
-        for found in (listed(), tab(task), tab(other)):
-            assert "did you mean" not in found.text
-            assert "of the task itself" not in found.text
-
-    def test_nothing_is_said_of_a_batch(self, dag, tab, listed):
-        task = Task(dag, starts=False)
-        for number in (0, 1, 12, 999_999):
-            task.put(f"workflow_automation_batch_{number:06}", {"counts": {}})
-        for found in (listed(), tab(task)):
-            assert "did you mean" not in found.text
-
-    def test_hostile_keys_are_shown_as_text(self, dag, tab, listed):
-        task = Task(dag)
-        for number in range(40):
-            task.enter(f"workflow_automation_<b>{number}", "{")
-        for found in (listed(), tab(task)):
-            assert len(found.alerts) == 20
-            assert not found.all("b")
 
 
 HOSTILE = [

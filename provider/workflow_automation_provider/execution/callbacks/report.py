@@ -257,7 +257,7 @@ def _run_id(value: object) -> str | None:
     if len(text) > MAX_RUN_ID:
         raise ValueError(f"run_id has {len(text)} characters; expected at most {MAX_RUN_ID}.")
 
-    return text if text.strip() else None
+    return text.strip() or None
 
 
 def _progress(value: object) -> float | None:

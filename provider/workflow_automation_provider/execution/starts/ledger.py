@@ -91,7 +91,9 @@ class Facts(NamedTuple):
     def known_ids(self) -> set[str]:
         """The ids that its run is known by: from the start, the response and the run's reports."""
         runs = (self.start.run or {}, self.response)
-        return self.reports.run_ids | {run["run_id"] for run in runs if "run_id" in run}
+        # Without blanks around it, as a person enters it.
+        named = {run["run_id"].strip() for run in runs if "run_id" in run}
+        return self.reports.run_ids | named
 
     @property
     def may_have_unknown_run(self) -> bool:

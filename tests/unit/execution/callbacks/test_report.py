@@ -29,7 +29,7 @@ from workflow_automation_provider.execution.callbacks.report import (
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 FULL = TEXT.filter(str.strip)
-RUN_IDS = FULL.map(lambda text: text[:MAX_RUN_ID]).filter(str.strip)
+RUN_IDS = FULL.map(lambda text: text[:MAX_RUN_ID].strip()).filter(bool)
 RESERVED = {"__classname__", "__id__", "__type", "__var"}
 VALUES = st.recursive(
     st.none()

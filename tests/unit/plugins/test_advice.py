@@ -1,0 +1,271 @@
+"""What is said of a task and what may be done with it: the rows of the table of ``advice``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workflow_automation_provider.execution.starts.entries import (
+    Claim,
+    End,
+    Outcome,
+    RunReports,
+    Start,
+)
+from workflow_automation_provider.execution.starts.ledger import Facts, why_not
+from workflow_automation_provider.plugins.advice import (
+    Known,
+    State,
+    TaskNow,
+    advise,
+    advise_batch,
+    state_of,
+)
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = AT + timedelta(minutes=5)
+TOKEN = "a" * 64
+MAILBOX = "s3://reports/a.json"
+
+NOTHING, UNIDENTIFIED = Outcome("nothing", AT), Outcome("unidentified", AT)
+NAMED = Outcome("run", AT, {"run_id": "7"})
+NAMELESS = Outcome("run", AT, {"response": {"ok": True}})
+CLAIMED, CLAIMED_7 = RunReports(claim=Claim(AT)), RunReports(claim=Claim(AT, "7"))
+SUCCEEDED_7 = RunReports(end=End(AT, "success", "7", {"rows": 7}))
+FAILED = RunReports(claim=Claim(AT, "7"), end=End(AT, "failed", "7"))
+STOPPED = RunReports(stopped=AT)
+
+CONTINUE, START, SUCCEED, FAIL, TAKE_BACK = "continue", "start", "succeed", "fail", "take-back"
+
+
+def task(state: str | None = "failed", **fields: Any) -> TaskNow:
+    return TaskNow(**{"state": state, "try_number": 1, "max_tries": 0, "ended_at": LATER, **fields})
+
+
+def known(
+    outcome: Outcome | None = None,
+    reports: RunReports | None = None,
+    *,
+    name: str = "",
+    given: object = None,
+    others: tuple[Facts | None, ...] = (),
+    **fields: Any,
+) -> Known:
+    start = Start(
+        **{"try_number": 1, "number": 0, "at": AT, "max_tries": 0, "token": TOKEN, **fields}
+    )
+    facts = Facts(start=start, outcome=outcome, reports=reports or RunReports())
+    return Known(try_number=1, facts=facts, name=name, others=others, given=given)
+
+
+def waits(*args: Any, **fields: Any) -> Known:
+    return known(*args, completion_timeout=3600.0, **fields)
+
+
+def kinds(now: TaskNow, *starts: Known) -> list[str]:
+    return [action.kind.value for action in advise(now, starts).actions]
+
+
+ROWS = {
+    "cleared": (task("queued", max_tries=2), known(), "before the task was cleared", []),
+    "made again": (task("failed", try_number=0), known(), "made again", []),
+    "unreadable": (task(), Known(try_number=1, facts=None), "cannot be read", []),
+    "given, refused": (
+        task(), known(NAMED, given="8"), "cannot continue with that run",
+        [CONTINUE, START, SUCCEED, TAKE_BACK],
+    ),
+    "given, no run": (
+        task(), known(given={"run_id": "7", "note": "x"}), "has 'note'",
+        [CONTINUE, START, SUCCEED, TAKE_BACK],
+    ),
+    "given, next try": (task("queued", max_tries=2), known(given="7"), "its next try", []),
+    "given, a Clear": (
+        task(max_tries=2), known(given="7"), "a Clear continues", [CONTINUE, START, SUCCEED, TAKE_BACK],
+    ),
+    "given, marked": (task("success"), known(given="7"), "a Clear continues", [TAKE_BACK]),
+    "run failed": (task(), known(NAMED, FAILED), "The run failed", [START]),
+    "stopped": (task(), known(None, STOPPED), "told to stop", [START, SUCCEED]),
+    "nothing": (task(), known(NOTHING), "No run was started", [START]),
+    "succeeded": (task(), known(None, SUCCEEDED_7), "Run 7 has succeeded", [CONTINUE, START]),
+    "succeeded, not to be had": (
+        task(), known(None, SUCCEEDED_7, others=(None,)), "Run 7 has succeeded", [START, SUCCEED],
+    ),
+    "known": (task(), known(NAMED), "whether run 7 still works", [CONTINUE, START, SUCCEED]),
+    "claimed": (task(), known(None, CLAIMED), "A run has begun", [CONTINUE, START, SUCCEED]),
+    "no run_id": (task(), known(NAMELESS), "A run was started", [CONTINUE, START, SUCCEED]),
+    "unidentified": (
+        task(), known(UNIDENTIFIED), "A run was started", [CONTINUE, START, SUCCEED]
+    ),
+    "doubt": (task(), known(), "A run may have been started", [CONTINUE, START, SUCCEED]),
+    "doubt, not to be had": (
+        task(), known(others=(known().facts,)), "A run may have been started", [START, SUCCEED]
+    ),
+    "failed since a Clear": (
+        task(max_tries=2), known(), "A run may have been started", [CONTINUE, START, SUCCEED]
+    ),
+    "ended": (task("success"), known(NAMED), "The task succeeded", []),
+    "skipped": (task("skipped"), known(NAMED), "The task was skipped", []),
+    "waits, has ended": (
+        task("awaiting_input"), waits(NAMED, SUCCEEDED_7), "the run has ended (success)", []
+    ),
+    "waits, no triggerer": (
+        task("deferred", has_triggerer=False), waits(NAMED, mailbox=MAILBOX),
+        "No triggerer is running", [SUCCEED, FAIL],
+    ),
+    "waits for a mailbox": (
+        task("deferred"), waits(NAMED, mailbox=MAILBOX), "written its end", [SUCCEED, FAIL]
+    ),
+    "waits": (task("awaiting_input"), waits(NAMED), "calls Airflow", [SUCCEED, FAIL]),
+    "waits for something else": (task("awaiting_input"), known(NAMED, name="a"), "by itself", []),
+    "doubt, retried": (task("up_for_retry"), known(), "what its next try does", []),
+    "at work": (task("running"), known(NAMED), "by itself", []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_table(row: str) -> None:
+    now, start, words, expected = ROWS[row]
+    advice = advise(now, [start])
+    assert words in advice.sentences[0].text
+    assert [action.kind.value for action in advice.actions] == expected
+
+
+@pytest.mark.parametrize(
+    ("current", "state", "has_ended", "words"),
+    [
+        (False, State.DOUBT, True, "before the task was cleared"),
+        (True, State.STARTING, False, "by itself"),
+        (True, State.DOUBT, True, "list of runs"),
+        (True, State.ENDED, True, "A Clear starts all items again"),
+    ],
+)
+def test_a_batch(current: bool, state: State, has_ended: bool, words: str) -> None:
+    now = task("failed" if has_ended else "running")
+    assert words in advise_batch(now, state, is_current=current).text
+
+
+def question(now: TaskNow, kind: str, *starts: Known) -> str:
+    (found,) = [action for action in advise(now, starts).actions if action.kind.value == kind]
+    return found.question
+
+
+@pytest.mark.parametrize(
+    ("start", "is_second"),
+    [
+        (known(), True), (known(UNIDENTIFIED), True), (known(NAMED), True), (known(None, CLAIMED), True),
+        (known(NAMELESS), True), (known(None, SUCCEEDED_7), True), (known(NOTHING), False),
+        (known(None, STOPPED), False), (known(NAMED, FAILED), False),
+    ],
+)  # fmt: skip
+def test_no_second_run_unasked(start: Known, is_second: bool) -> None:
+    assert ("second run" in question(task(), START, start)) is is_second
+    both = question(task(), START, start, known(NOTHING, name="b"))
+    assert ("second run" in both) is (start.facts != known(NOTHING).facts)
+
+
+def test_no_run_was_started_is_said_only_in_doubt() -> None:
+    revoked = known(NAMED)
+    assert revoked.facts
+    revoked = Known(try_number=1, facts=revoked.facts._replace(is_revoked=True))
+    assert state_of(task(), revoked) is State.DOUBT
+    labels = [action.label for action in advise(task(), [revoked]).actions]
+    assert labels[1] == "Start another run"
+    assert advise(task(), [known()]).actions[1].label == "No run was started: start one"
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"), [(START, "failed"), (SUCCEED, "failed"), (SUCCEED, "deferred"), (FAIL, "deferred")]
+)  # fmt: skip
+def test_a_mailbox_that_the_page_cannot_read_is_named(kind: str, state: str) -> None:
+    start = waits(NAMED, mailbox=f"{MAILBOX}?secret")
+    assert f"{MAILBOX}, which" in question(task(state), kind, start)
+    assert "secret" not in question(task(state), kind, start)
+
+
+def test_what_was_given_is_taken_back_by_whatever_does_not_use_it() -> None:
+    start = known(given="7")
+    for action in advise(task(), [start]).actions:
+        assert action.forgotten == ["workflow_automation_run"]
+    assert advise(task(), [start]).actions[-1].label == "Take back run 7"
+    start = waits(NAMED, given="7")
+    for action in advise(task("awaiting_input"), [start]).actions:
+        assert action.forgotten == ["workflow_automation_run"]
+
+
+@pytest.mark.parametrize("drops_state", [False, True])
+def test_a_clear_of_airflow_3_4_keeps_the_state_only_if_it_is_told(drops_state: bool) -> None:
+    now = task(drops_state=drops_state)
+    by_hand = advise(now, [known()]).sentences[0].by_hand
+    assert ("Keep task state and resume" in by_hand) is drops_state
+    text = advise(now, [known(given="7")]).sentences[0].text
+    assert ("Keep task state and resume" in text) is drops_state
+
+
+def test_a_run_that_is_known_is_filled_in() -> None:
+    for start, expected in (
+        (known(NAMED), "7"),
+        (known(), ""),
+        (known(Outcome("run", AT, {"run_id": "7 "})), "7"),
+        (known(given="8"), "8"),
+        (known(NAMED, given="8"), "7"),
+        (known(Outcome("run", AT, {"run_id": "7" * 1001})), ""),
+    ):
+        (field,) = advise(task(), [start]).actions[0].fields
+        assert field.run_id == expected
+
+
+def test_two_hundred_fields() -> None:
+    starts = [known(name=str(number)) for number in range(300)]
+    action = advise(task(), starts).actions[0]
+    assert (len(action.fields), action.names) == (200, 300)
+
+
+# The runs that the task may have: those of the ledger, and no other decides it --------------------
+
+ids = st.sampled_from(["1", "2", "3"])
+maybe_ids = st.none() | ids
+
+
+def facts() -> st.SearchStrategy[Facts]:
+    reports = st.builds(
+        RunReports,
+        claim=st.none() | maybe_ids.map(lambda run_id: Claim(AT, run_id)),
+        end=st.none() | maybe_ids.map(lambda run_id: End(AT, "success", run_id)),
+        stopped=st.sampled_from([None, None, AT]),
+        refused=st.lists(ids, max_size=2),
+    )
+    outcomes = st.sampled_from([None, NOTHING, UNIDENTIFIED, NAMELESS]) | ids.map(
+        lambda run_id: Outcome("run", AT, {"run_id": run_id})
+    )
+    token = st.sampled_from([None, TOKEN])
+    start = token.map(lambda one: Start(1, 0, AT, 0, token=one))
+    return st.builds(Facts, start=start, outcome=outcomes, reports=reports)
+
+
+@given(st.lists(facts(), min_size=1, max_size=3))
+def test_continue_is_offered_only_if_there_is_a_run_for_it(starts: list[Facts]) -> None:
+    *others, last = starts
+    found = Known(try_number=1, facts=last, others=tuple(others)).can_continue
+    tried = ("1", "2", "3", "new")
+    assert found is any(why_not(run_id, last, others) is None for run_id in tried)
+
+
+@given(facts(), st.sampled_from([None, "failed", "success", "running", "awaiting_input"]))
+def test_a_doubt_has_an_action(last: Facts, state: str | None) -> None:
+    start = Known(try_number=1, facts=last)
+    now = task(state, max_tries=2)
+    if state == "failed":
+        assert START in kinds(now, start)
+    elif state != "awaiting_input":
+        assert kinds(now, start) == []
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_none_where_an_entry_cannot_be_read(place: int) -> None:
+    starts: list[Facts | None] = [known().facts, known(NOTHING).facts]
+    starts[place] = None
+    assert not Known(try_number=1, facts=starts[1], others=(starts[0],)).can_continue
