@@ -165,6 +165,12 @@ def mailbox_folder(text: str) -> str:
         )
 
     conn_id, _, bucket = parts.netloc.rpartition("@")
+    folders = parts.path.split("/")[1:]
+    if not conn_id and folders and "@" in folders[0]:
+        raise InvalidRequestError("a '/' in the id of a connection is written %2F in a URL")
+    if {".", ".."}.intersection(folders):
+        raise InvalidRequestError("the folder of the mailboxes has a '.' or '..' in its path")
+
     is_local = parts.scheme == "file"
     is_path = parts.path.startswith("/") and parts.path.strip("/")
     has_place = is_path if is_local else _BUCKET.fullmatch(bucket)

@@ -7,18 +7,22 @@ that nothing waits for, not even the end of the process.
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from airflow.sdk import ObjectStoragePath
+from airflow.sdk import BaseHook, ObjectStoragePath
 from airflow.sdk.io import has_fs
 
 from workflow_automation_provider.client.files import reason
 from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.exceptions import InvalidRequestError
+
+# For a connection that does not exist, Airflow's amazon provider takes the worker's credentials.
+_S3_SCHEMES = ("s3", "s3a", "s3n")
 
 TIMEOUT = 300.0
 """Seconds that the client of a store may take for a request, with its own retries."""
@@ -91,6 +95,7 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
     :param name: what the URL is called in errors
     :raises InvalidRequestError: if it is no URL of a store, is that of a version of an object, or
         needs a library that is not installed
+    :raises AirflowNotFoundException: if its connection does not exist
     """
     url = as_url(source)
     scheme, _, rest = url.partition("://")
@@ -102,11 +107,15 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
         )
 
     try:
-        if isinstance(source, ObjectStoragePath):
-            return in_time(getattr, source, "fs"), source.path
-
         if not host.isprintable():
             raise ValueError("it has a control character before its path")
+
+        conn_id, _, _ = host.rpartition("@")
+        if conn_id and scheme.strip().lower() in _S3_SCHEMES:
+            in_time(_look_up, conn_id)
+
+        if isinstance(source, ObjectStoragePath):
+            return in_time(getattr, source, "fs"), source.path
 
         # Without the key: from a whole URL, an object storage path drops a "?" or "#" at the end,
         # and tabs anywhere.
@@ -120,6 +129,16 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
         return fs, root
 
     return fs, f"{root.rstrip('/')}/{key.rstrip('/')}"
+
+
+@functools.cache
+def _look_up(conn_id: str) -> None:
+    """
+    Look up a connection, once if it is there.
+
+    :raises AirflowNotFoundException: if it does not exist
+    """
+    BaseHook.get_connection(conn_id)
 
 
 def as_url(source: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import socket
@@ -14,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
+from s3_regions import Regions
 from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError
 from workflow_automation_provider.hooks.mailbox import open_mailbox, secrets_of
@@ -130,6 +132,44 @@ class TestUrl:
         reconnect(login=None, password=None)
         with pytest.raises(NotSentError, match="has no credentials"):
             mailbox.sign(HOUR)
+
+
+class TestRegions:
+    @pytest.mark.parametrize(
+        ("region", "named", "bucket_name"),
+        [
+            *itertools.product(
+                ["us-east-1", "eu-west-1", "eu-north-1"],
+                ["right", None, "us-west-2"],
+                ["reports"],
+            ),
+            ("eu-north-1", None, "my.reports"),
+        ],
+    )
+    def test_the_host_that_is_signed_is_the_one_that_is_read(
+        self, tmp_path, monkeypatch, region, named, bucket_name
+    ):
+        with Regions(region, tmp_path / "ca.pem").running() as regions:
+            # Both ways that a worker may reach the outside.
+            config = {"proxies": {"https": f"http://127.0.0.1:{regions.port}"}}
+            if named == "right":
+                config = {}
+                monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{regions.port}")
+            extra = {
+                "region_name": region if named == "right" else named,
+                "verify": str(regions.ca_bundle),
+                "config_kwargs": config,
+            }
+            connection = {"conn_type": "aws", "login": "a", "password": "b", "extra": extra}
+            monkeypatch.setenv("AIRFLOW_CONN_AWS_TEST", json.dumps(connection))
+            monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+            mailbox = open_mailbox(f"s3://aws_test@{bucket_name}/callbacks/a.json")
+            mailbox.check(HOUR, "https://service.example/api")
+            signed = urlsplit(mailbox.sign(HOUR))
+            assert not mailbox.exists()
+        hosts = {host for _, host in regions.served}
+        assert hosts == {signed.hostname}
+        assert [method for method, _ in regions.served] == ["GET", "PUT", "PUT", "GET", "GET"]
 
 
 class TestRole:

@@ -297,7 +297,9 @@ def test_without_the_extra_for_s3_it_is_named(monkeypatch, scheme, is_without_pr
     if is_without_provider:
         monkeypatch.setattr("airflow.sdk.io.fs._register_filesystems", dict)
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    url = f"{scheme}://{uuid4().hex}@bucket/key"
+    conn_id = uuid4().hex
+    monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", '{"conn_type": "aws"}')
+    url = f"{scheme}://{conn_id}@bucket/key"
     for read in (resolve, partial(locate, "batch"), partial(locate, "output_path")):
         with pytest.raises(InvalidRequestError) as caught:
             read(url)

@@ -6,9 +6,10 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -35,6 +36,12 @@ _CONFIG = {
     # Otherwise a checksum of the empty body would be a part of the URL.
     "request_checksum_calculation": "when_required",
 }
+
+# By default, a URL is signed for the one host that new regions and new buckets do not answer at.
+_REGIONAL = {"addressing_style": "virtual", "us_east_1_regional_endpoint": "regional"}
+
+# It sends a request for any bucket on to the bucket's own.
+_FIRST_REGION = "us-east-1"
 
 # With any other code of 404, such as that of a missing bucket, nothing is known of the object.
 _MISSING = "NoSuchKey"
@@ -66,12 +73,11 @@ class S3Store:
 
         with _asking():
             opened = self._opened_for(lifetime)
-            # From then on, the client signs for the bucket's own region.
-            if self._bucket not in opened.asked:
+            if self._bucket not in opened.signers:
                 self._exists(opened, key)
-                opened.asked.add(self._bucket)
+                opened.signers[self._bucket] = opened.client_of_last_region()
 
-            url: str = opened.client.generate_presigned_url(
+            url: str = opened.signers[self._bucket].generate_presigned_url(
                 "put_object",
                 Params={"Bucket": self._bucket, "Key": key, "IfNoneMatch": "*"},
                 ExpiresIn=int(lifetime.total_seconds()),
@@ -158,15 +164,30 @@ class _Opened:
     """
     A client of a connection.
 
+    :param make: makes one
     :param verify: what it says of certificates
-    :param asked: the buckets whose region the client knows
+    :param signers: clients of the regions of buckets that were asked
     """
 
-    client: Any
+    make: Callable[..., Any]
     credentials: Any
     verify: bool | str | None
     since: float = field(default_factory=time.monotonic)
-    asked: set[str] = field(default_factory=set)
+    signers: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.client = self.make()
+        self.client.meta.events.register("before-send.s3", _note_region)
+
+    def client_of_last_region(self) -> Any:
+        """
+        Return a client of the region that has answered this thread.
+
+        A client follows a bucket to its region, but signs URLs for its own.
+        """
+        if _last.region == self.client.meta.region_name:
+            return self.client
+        return self.make(region_name=_last.region)
 
     def settings(self, url: str) -> Settings:
         """Return how to reach the store without the client."""
@@ -219,14 +240,31 @@ def _open(conn_id: str | None) -> _Opened:
     own = wrapper.botocore_config or Config()
     limited = own.merge(Config(**_LIMITS))
     endpoint = wrapper.get_service_endpoint_url("s3")
-    # With "auto", a URL would be signed for the one host that only old regions have. In a store of
-    # another kind, a bucket has no host of its own.
-    style = {} if endpoint else {"addressing_style": "virtual"}
-    config = limited.merge(Config(**_CONFIG, s3={**style, **(own.s3 or {})}))
+    # In a store of another kind, a bucket has no host of its own.
+    hosts = {} if endpoint else _REGIONAL
+    config = limited.merge(Config(**_CONFIG, s3={**hosts, **(own.s3 or {})}))
 
     session = SessionFactory(conn=wrapper, config=limited).create_session()
-    client = session.client("s3", endpoint_url=endpoint, config=config, verify=wrapper.verify)
-    return _Opened(client, session.get_credentials(), wrapper.verify)
+    make = functools.partial(
+        session.client,
+        "s3",
+        region_name=session.region_name or _FIRST_REGION,
+        endpoint_url=endpoint,
+        config=config,
+        verify=wrapper.verify,
+    )
+    return _Opened(make, session.get_credentials(), wrapper.verify)
+
+
+_last = threading.local()
+
+# What a request was signed for.
+_SCOPE = re.compile(r"/\d{8}/([^/]+)/s3/aws4_request")
+
+
+def _note_region(request: Any, **_: Any) -> None:
+    found = _SCOPE.search(str(request.headers["Authorization"]))
+    _last.region = found and found[1]
 
 
 # Errors -------------------------------------------------------------------------------------------

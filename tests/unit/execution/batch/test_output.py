@@ -10,9 +10,10 @@ import pytest
 from airflow.sdk import ObjectStoragePath
 
 from store_proxy import Fault, StoreProxy
-from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.execution.batch.output import OutputFile, OutputUnavailableError
 from workflow_automation_provider.execution.batch.source import BatchSource
+from workflow_automation_provider.hooks.sources import resolve
 
 from ...starts import TaskTimeout
 
@@ -70,6 +71,27 @@ def test_an_interruption_aborts_an_upload(bucket, number):
 def test_a_bucket_that_is_not_there_is_found_by_the_check(bucket):
     with pytest.raises(OutputUnavailableError, match="nowhere"):
         OutputFile(f"s3://{bucket.conn_id}@nowhere/output.jsonl").check(NO_FILE)
+
+
+@pytest.mark.parametrize("argument", ["files", "batch", "output_path"])
+def test_a_connection_that_does_not_exist_is_not_replaced_by_the_workers_own(
+    service, batch, bucket, s3_port, monkeypatch, argument
+):
+    """Airflow's amazon provider would ask with the credentials of the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{s3_port}")
+    bucket.put(a_jsonl=b"{}\n")
+    url = f"s3://typo@{bucket.name}/a_jsonl"
+    uses = {
+        "files": lambda: resolve(url),
+        "batch": lambda: batch(url),
+        "output_path": lambda: batch([{}], output_path=url),
+    }
+    with pytest.raises(WorkflowAutomationError, match=rf"{argument}.*`typo` isn't defined"):
+        uses[argument]()
+    assert service.runs == []
+    assert bucket.read("a_jsonl") == b"{}\n"
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
