@@ -44,6 +44,7 @@ def run_dag(airflow: Airflow, dag_id: str) -> tuple[str, str]:
     """Run a DAG once; return the id of its run, and its state at the end."""
     run_id = f"demo-{uuid4()}"
     print(f"\nRunning {dag_id} …")
+    airflow.api.unpause(dag_id)
     airflow.api.trigger(dag_id, run_id)
     return run_id, airflow.api.finished(dag_id, run_id)
 

@@ -122,11 +122,7 @@ class _LocalAirflow(Airflow):
 
 
 def _set_up(airflow: Airflow, service: LocalService, s3: LocalS3) -> None:
-    """
-    Make what the examples need, and unpause those without a schedule.
-
-    The others would run before anybody asks for it.
-    """
+    """Make what the examples need, and wait until Airflow has found them."""
     for conn_id, key in KEYS.items():
         _set_connection(airflow, conn_id, service.airflow_connection(key))
     _set_connection(airflow, "aws_default", s3.connection)
@@ -136,13 +132,11 @@ def _set_up(airflow: Airflow, service: LocalService, s3: LocalS3) -> None:
         s3.put(name, content)
     names = {path.stem for path in DAGS.glob("*.py")}
 
-    def parsed() -> list[dict[str, Any]] | None:
-        dags: list[dict[str, Any]] = airflow.api.ask("GET", "/dags?limit=100")["dags"]
-        return dags if names <= {Path(dag["fileloc"]).stem for dag in dags} else None
+    def parsed() -> bool:
+        dags = airflow.api.ask("GET", "/dags?limit=100")["dags"]
+        return names <= {Path(dag["fileloc"]).stem for dag in dags}
 
-    for dag in wait_for("the examples", parsed):
-        is_paused = {"is_paused": dag["next_dagrun_run_after"] is not None}
-        airflow.api.ask("PATCH", f"/dags/{dag['dag_id']}", is_paused)
+    wait_for("the examples", parsed)
 
 
 def _set_connection(airflow: Airflow, conn_id: str, connection: dict[str, Any]) -> None:

@@ -44,8 +44,9 @@ Service   {service.url}   shows the runs it started
 DAGs      example_dags: a new file is found within a minute
 Logs      {airflow.home}/outputs, those of tasks in {airflow.home}/logs
 
-Begin with workflow_automation_trigger: under Dags, open it and press Trigger. Its task has the button Open run.
-Then workflow_automation_trigger_upload, …_wait and …_claim; the others are recipes.
+Begin with workflow_automation_trigger_upload: under Dags, open it and press Trigger. Its task trigger has the button Open run.
+Then workflow_automation_wait and …_claim; the others are recipes. Where two DAGs belong together, unpause the second one.
+All DAGs are paused, and Trigger unpauses one. With a schedule, that alone starts a run, for the last time of the schedule.
 The connections are under Admin → Connections.
 Browse → Flow runs shows what is live; the tab Flow run of a task, its conversation with the run.
 A run ends 15 s after its start; what waits for it goes on up to 60 s after.
