@@ -11,6 +11,7 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,14 +32,22 @@ def wait_for(
 
     :param what: names it in the error
     :param seconds: how long to look
-    :param pause: seconds between two looks
+    :param pause: seconds between two looks; a terminal shows meanwhile for how long
     :raises TimeoutError: if it is not found in time
     """
-    deadline = time.monotonic() + seconds
+    begun = time.monotonic()
+    shown = ""
     while not (found := look()):
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - begun
+        if waited > seconds:
             raise TimeoutError(f"Waited {seconds:g} s for {what}")
+        if sys.stdout.isatty():
+            shown = f"  {waited:.0f} s: {what.partition(';')[0]}"
+            print(f"\r\033[K{shown[:79]}", end="", flush=True)
         time.sleep(pause)
+
+    if shown:
+        print("\r\033[K", end="", flush=True)
     return found
 
 
