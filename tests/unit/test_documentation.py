@@ -30,6 +30,45 @@ def name_of(page):
     return str(page.relative_to(ROOT))
 
 
+# Sentences ----------------------------------------------------------------------------------------
+
+# Of Airflow's own.
+AIRFLOWS = {
+    "Task is not able to be run",
+    "state mismatch",
+    "Task received SIGTERM",
+    "heartbeat timeout",
+    "The conn_id … isn't defined",
+}
+# The tables of what is searched for in a log.
+TABLES = {"if-it-fails.md": ("Without a code", 0), "production.md": ("Logging", 2)}
+
+
+def quoted_sentences():
+    """Return what the tables quote, but for Airflow's own."""
+    for page, (heading, column) in TABLES.items():
+        _, _, after = (ROOT / "docs" / page).read_text().partition(f"\n## {heading}\n")
+        rows = re.findall(r"^\|(.*)\|$", after.partition("\n## ")[0], re.MULTILINE)
+        for row in rows[2:]:
+            yield from re.findall(r"`([^`]+ [^`]+)`", row.split("|")[column])
+    yield from re.findall(r'"(If the log [^"]+)"', (ROOT / "docs" / "promises.md").read_text())
+
+
+def test_quoted_sentences_are_in_the_code():
+    modules = (ROOT / "provider").rglob("*.py")
+    nodes = [node for module in modules for node in ast.walk(ast.parse(module.read_text()))]
+    texts = [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    quoted = {*quoted_sentences()} - AIRFLOWS
+    assert len(quoted) >= 8
+    for sentence in quoted:
+        for part in map(str.strip, re.split(r"\[?…\]?", sentence)):
+            assert any(part in text for text in texts), (sentence, part)
+
+
 # Links and the navigation -------------------------------------------------------------------------
 
 
