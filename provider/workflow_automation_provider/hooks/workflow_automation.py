@@ -151,6 +151,12 @@ class WorkflowAutomationHook(BaseHook):
         """Build and check the request of :meth:`trigger_flow`, without the API key."""
         client = self.get_conn()
         request = trigger_request(client.base_url, inputs, flow_id)
+        if isinstance(inputs.get("inputs"), Mapping):
+            self.log.warning(
+                "An input is named 'inputs', and is an object. Unless the flow has such an input, "
+                "pass what is in it as the inputs."
+            )
+
         if not request.flow_id:
             request = dataclasses.replace(request, flow_id=self.extra.flow_id)
         request = client.checked_request(request)

@@ -55,6 +55,21 @@ def test_what_cannot_be_sent_is_found_before_sending(connect, service, fields, s
     assert hook.trigger_flow({}, "demo-flow").run_id == "1001"
 
 
+@pytest.mark.parametrize(
+    ("inputs", "is_warned"),
+    [
+        ({"inputs": {"a": 1}, "b": 2}, True),
+        ({"inputs": "a"}, False),
+        ({"a": {"inputs": {}}}, False),
+    ],
+)
+def test_inputs_in_inputs_are_warned_of_and_sent(hook, service, log, inputs, is_warned):
+    """As in the ``data`` of an HttpOperator; a flow may have an input of that name."""
+    hook.trigger_flow(inputs)
+    assert ("'inputs'" in log()) is is_warned
+    assert service.runs[0].inputs == inputs
+
+
 @pytest.mark.parametrize("before", ["the client", "the request"])
 def test_stopped_hook_sends_nothing_for_good(hook, service, before):
     if before == "the client":
