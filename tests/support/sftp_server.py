@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 
@@ -34,6 +35,10 @@ class SFTPServer:
         self.connections: list[asyncssh.SSHServerConnection] = []
         self.before_read: Callable[[], object] = lambda: None
         """Called before each read but the first."""
+        self.before_open: Callable[[], object] = lambda: None
+        """Called before each file is opened; until it returns, the server hangs."""
+        self.removed = threading.Event()
+        """Set once a file was removed."""
         self.room: int | None = None
         """How many more bytes fit on its disk, None if there is no limit."""
 
@@ -79,6 +84,14 @@ class SFTPServer:
                 content: bytes = super().read(file_obj, offset, size)  # type: ignore[assignment]
                 counting.reads.append(len(content))
                 return content
+
+            def open(self, *args: Any) -> object:
+                counting.before_open()
+                return super().open(*args)
+
+            def remove(self, path: bytes) -> None:
+                super().remove(path)
+                counting.removed.set()
 
             def write(self, file_obj: object, offset: int, data: bytes) -> int:
                 if counting.room is not None:

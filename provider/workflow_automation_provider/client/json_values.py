@@ -8,6 +8,7 @@ that a DAG author finds the one invalid value among thousands.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import operator
@@ -83,7 +84,8 @@ def _plain(value: object, path: str) -> Any:
         case Mapping():
             return {_key(key, path): _plain(item, member(path, key)) for key, item in value.items()}
         case Sequence() if not isinstance(value, bytes | bytearray | memoryview):
-            return [_plain(item, f"{path}[{number}]") for number, item in enumerate(value)]
+            items = itertools.islice(value, len(value))  # it need not raise an IndexError
+            return [_plain(item, f"{path}[{number}]") for number, item in enumerate(items)]
 
     if _is_path(value):
         return _text(str(value), path)

@@ -10,7 +10,7 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.request import getproxies, proxy_bypass, proxy_bypass_environment
 
 import httpx
 
@@ -92,14 +92,16 @@ def _is_direct(service: SplitResult, no_proxy: str) -> bool:
     """
     Return whether the environment excludes a service from its proxies.
 
-    :param no_proxy: the variable NO_PROXY, which may have networks, as in requests and curl; urllib
-        compares only names
+    :param no_proxy: the variable NO_PROXY, which may have networks, as in requests and curl, and
+        names such as ``*.example``; urllib knows ``.example`` alone
     """
     host = service.hostname or ""
+    without_stars = {"no": re.sub(r"(^|[,\s])\*\.", r"\1.", no_proxy)}
     return (
         is_loopback(host)
         or bool(proxy_bypass(host))
-        or bool(proxy_bypass(service.netloc))
+        or bool(proxy_bypass_environment(host, without_stars))
+        or bool(proxy_bypass_environment(service.netloc, without_stars))
         or _is_in_networks(host, no_proxy)
     )
 

@@ -27,6 +27,10 @@ _MIN_SECRET = 8
 # shorten what they echo.
 _PART = 12
 
+# Where a text has such a part, one of its own blocks of this many letters and digits, of which one
+# begins at each sixth, lies within the part.
+_BLOCK, _STEP = 7, 6
+
 _NOT_ALNUM = bytes(range(256)).translate(None, (string.ascii_letters + string.digits).encode())
 
 # What escapes a character in a URL, in JSON or in HTML, also where its own first character is
@@ -68,6 +72,7 @@ class Redactor:
         self._keys: frozenset[bytes] = frozenset()
         self._secrets: frozenset[bytes] = frozenset()
         self._key_parts: frozenset[bytes] = frozenset()
+        self._key_blocks: frozenset[bytes] = frozenset()
 
         for secret in _secret_values(secrets):
             self._secrets |= _forms(secret)
@@ -76,7 +81,8 @@ class Redactor:
     def add(self, secret: str) -> None:
         """Search for another secret as strictly as for the API key."""
         self.add_marker(secret)
-        self._key_parts |= _parts_of_key(secret)
+        self._key_parts |= _runs_of(secret, _PART)
+        self._key_blocks |= _runs_of(secret, _BLOCK)
 
     def add_marker(self, marker: str) -> None:
         """
@@ -94,19 +100,29 @@ class Redactor:
         both._keys = self._keys | other._keys
         both._secrets = self._secrets | other._secrets
         both._key_parts = self._key_parts | other._key_parts
+        both._key_blocks = self._key_blocks | other._key_blocks
         return both
 
     def has_key(self, text: str) -> bool:
         """Return whether a text contains the whole API key, in whatever form."""
-        return _is_any_in(self._keys, text)
+        return _is_any_in(self._keys, _joined_normal(text))
 
     def has_secret(self, text: str) -> bool:
         """Return whether a text contains a whole secret, in whatever form."""
-        return _is_any_in(self._secrets, text)
+        return _is_any_in(self._secrets, _joined_normal(text))
 
     def reveals(self, text: str) -> bool:
         """Return whether a text contains a secret, or twelve consecutive letters of the API key."""
-        return _is_any_in(self._secrets | self._key_parts, text)
+        normal = _joined_normal(text)
+        return _is_any_in(self._secrets, normal) or self._has_part_of_key(normal)
+
+    def _has_part_of_key(self, normal: bytes) -> bool:
+        """Return whether a text has a part of the key, of which a long key has thousands."""
+        blocks = (normal[start : start + _BLOCK] for start in range(0, len(normal), _STEP))
+        if self._key_blocks.isdisjoint(blocks):
+            return False
+
+        return _is_any_in(self._key_parts, normal)
 
     def text(self, text: str) -> str:
         """Return ``text`` unchanged, or a note instead if it reveals a secret."""
@@ -128,8 +144,7 @@ def _secret_values(headers: Iterable[str]) -> set[str]:
     return {value for value in values if len("".join(value.split())) >= _MIN_SECRET}
 
 
-def _is_any_in(forms: Iterable[bytes], text: str) -> bool:
-    normal = b"\n".join(_normal(text))
+def _is_any_in(forms: Iterable[bytes], normal: bytes) -> bool:
     return any(form in normal for form in forms)
 
 
@@ -222,16 +237,20 @@ def _in_base64(raw: bytes) -> Iterator[bytes]:
         yield _letters(encoded[first_whole:end_of_whole])
 
 
-def _parts_of_key(secret: str) -> frozenset[bytes]:
-    """Return all runs of twelve letters and digits in a secret."""
+def _runs_of(secret: str, size: int) -> frozenset[bytes]:
+    """Return all runs of so many letters and digits in a secret."""
     letters = _letters(_ascii(secret))
-    starts = range(len(letters) - _PART + 1)
-    return frozenset(letters[start : start + _PART] for start in starts)
+    starts = range(len(letters) - size + 1)
+    return frozenset(letters[start : start + size] for start in starts)
 
 
 def has_enough_letters(key: str) -> bool:
     """Return whether a key has enough letters and digits to be told from other words."""
     return len(_letters(_ascii(key))) >= _MIN_LETTERS
+
+
+def _joined_normal(text: str) -> bytes:
+    return b"\n".join(_normal(text))
 
 
 def _normal(text: str) -> tuple[bytes, bytes]:

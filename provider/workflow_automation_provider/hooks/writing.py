@@ -7,6 +7,7 @@ import errno
 import os
 import secrets
 import shutil
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,11 @@ def check_writable(fs: Any, key: str) -> None:
 
     # The right to write may be limited to names that begin like this one.
     probe = f"{key}.probe-{secrets.token_hex(8)}"
-    in_time(fs.pipe_file, probe, b"")
-    with contextlib.suppress(Exception):  # who may write need not be allowed to remove
-        in_time(fs.rm_file, probe)
+    write = begin(fs.pipe_file, probe, b"")
+    try:
+        wait_for(write)
+    finally:
+        _remove_after(write, fs, probe)
 
 
 def write_whole(fs: Any, key: str, path: str) -> None:
@@ -43,27 +46,31 @@ def write_whole(fs: Any, key: str, path: str) -> None:
     # A bucket shows an object only once it is whole, and not every store can discard a part. A file
     # of a file system can be seen while it grows, so it is written under another name first.
     is_in_bucket = bucket_of(key) != ""
+    seconds = Path(path).stat().st_size / _SLOWEST
     if is_in_bucket:
-        _put(fs, path, key)
+        wait_for(begin(fs.put_file, path, key), seconds)
         return
 
     beside = _name_beside(key)
+    write = begin(fs.put_file, path, beside)
     try:
-        _put(fs, path, beside)
+        wait_for(write, seconds)
         if "file" in fs.protocol and Path(key).exists():
             shutil.copymode(key, beside)
         in_time(fs.mv, beside, key)
     except BaseException:
-        with contextlib.suppress(Exception):
-            in_time(fs.rm_file, beside)
-
+        _remove_after(write, fs, beside)
         raise
 
 
-def _put(fs: Any, path: str, key: str) -> None:
-    """Write a local file to a key, in as much time as a slow store takes for its size."""
-    size = Path(path).stat().st_size
-    wait_for(begin(fs.put_file, path, key), size / _SLOWEST)
+def _remove_after(write: Future[Any], fs: Any, key: str) -> None:
+    """Remove a file once the call that writes it has ended, which a slow store still carries out."""
+
+    def remove(_: object) -> None:
+        with contextlib.suppress(Exception):  # who may write need not be allowed to remove
+            in_time(fs.rm_file, key)
+
+    write.add_done_callback(remove)
 
 
 def _name_beside(key: str) -> str:

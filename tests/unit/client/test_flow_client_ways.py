@@ -38,6 +38,9 @@ def proxy_of(url, written=None):
         ({"HTTPS_PROXY": PROXY}, HTTP, None),
         ({"ALL_PROXY": "http://other", "HTTP_PROXY": "proxy.example:3128"}, HTTP, PROXY),
         ({"HTTPS_PROXY": PROXY, "NO_PROXY": "a, .example"}, HTTPS, None),
+        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "a, *.example"}, HTTPS, None),
+        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "*.example:443,*.other"}, HTTPS, PROXY),
+        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "*.vice.example"}, HTTPS, PROXY),
         (
             {"HTTPS_PROXY": PROXY, "NO_PROXY": "host.example:8443"},
             "https://host.example:8443/api",

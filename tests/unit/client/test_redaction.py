@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import random
 import re
 import string
 import time
@@ -208,6 +209,22 @@ def test_time_is_linear_in_the_length_of_hostile_texts(piece):
         return time.process_time() - began
 
     assert seconds(100_000) < 40 * max(seconds(10_000), 0.001)
+
+
+@pytest.mark.parametrize("length", [40, 8_000])
+def test_time_does_not_grow_with_the_key(length):
+    letters = random.Random(1).choices(string.ascii_letters, k=length + 1_000_000)
+    redactor = Redactor((), key="".join(letters[:length]))
+    began = time.process_time()
+    assert not redactor.reveals("".join(letters[length:]))
+    assert time.process_time() - began < 1.0
+
+
+@given(st.text("abcdef", min_size=12, max_size=30), st.integers(0, 18), st.text("xyz"))
+def test_each_part_of_the_key_is_found_wherever_it_begins(key, start, before):
+    redactor = Redactor((), key=key)
+    part = key[start : start + 12]
+    assert redactor.reveals(f"{before}{part}x") == (len(part) == 12)
 
 
 # Credentials in URLs ------------------------------------------------------------------------------

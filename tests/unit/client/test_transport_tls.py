@@ -82,13 +82,13 @@ def test_client_certificate_that_is_accepted(service, client, certificate_of, tr
     assert len(requests) == 1
 
 
-# Of a certificate that is missing, TLS 1.2 says only that the handshake failed.
 @pytest.mark.parametrize("value", ["1", "x" * 3_000_000], ids=["small", "large"])
 @pytest.mark.parametrize(
     ("version", "kind"),
     [
         (TLS_1_2, "expired"),
         (TLS_1_2, "foreign"),
+        (TLS_1_2, "missing"),
         (TLS_1_3, "expired"),
         (TLS_1_3, "foreign"),
         (TLS_1_3, "missing"),
@@ -97,7 +97,11 @@ def test_client_certificate_that_is_accepted(service, client, certificate_of, tr
 def test_client_certificate_that_is_rejected(
     service, client, certificate_of, start, version, kind, value
 ):
-    """With TLS 1.3, the alert comes when the client has sent the request."""
+    """
+    With TLS 1.3, the alert comes when the client has sent the request.
+
+    Of a certificate that is missing, TLS 1.2 says only that the handshake failed.
+    """
     url, requests = service(version)
     outcome = start.send(client(url, certificate_of(kind)), value)
     failure = check(outcome, NotSentError, "was not sent", "ALERT")

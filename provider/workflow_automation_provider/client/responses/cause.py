@@ -21,6 +21,10 @@ _CLIENT_CERT = (
     "Check the connection's client_cert: the service requires a certificate, and got none, or one "
     "that it rejects."
 )
+_MAYBE_CLIENT_CERT = (
+    "If the service requires a certificate, set the connection's client_cert: with TLS 1.2, it does "
+    "not say so. Otherwise it supports no version or cipher of TLS that this machine offers."
+)
 _FORM_OF_CERTIFICATE = (
     "From Python 3.13, a certificate must have the form that RFC 5280 requires. Set the "
     "connection's ca_bundle to the authority's file: the form is then not checked, all else is. "
@@ -70,6 +74,8 @@ def hint_for(error: Exception, progress: SendProgress, url: str, via: str) -> st
         return _FORM_OF_CERTIFICATE
 
     text = str(error)
+    if "ALERT_HANDSHAKE_FAILURE" in text:
+        return _MAYBE_CLIENT_CERT
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return _CA_BUNDLE
     if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -242,7 +243,8 @@ class BatchSource:
 def _elements(batch: Sequence[Any]) -> Iterator[Any]:
     """Yield the elements of a sequence, those of a mapped task's XComs many at a time."""
     if not isinstance(batch, LazyXComSequence):
-        yield from batch
+        # By its length: a sequence of one's own need not raise an IndexError at its end.
+        yield from itertools.islice(batch, len(batch))
         return
 
     start = 0
