@@ -26,8 +26,8 @@ In doubt: ``"claim"``, without a mailbox              send
 In doubt                                              an error
 ====================================================  ============================================
 
-**Settle** a start that gave out a token: wait a while for what its run reports, then revoke the
-token: write ``revoked``; write the start again, unchanged, which waits for the endpoint's locks;
+**Settle** a start that gave out a token: wait a while for what its run reports, unless the response
+was *nothing*, then revoke the token: write ``revoked``; write the start again, unchanged, which waits for the endpoint's locks;
 read ``run``. From then on no run can claim it. So until a Clear, a second start is sent only if no
 run of the first can go on, or the user accepts a second run.
 
@@ -96,16 +96,20 @@ class Facts(NamedTuple):
         return self.reports.run_ids | named
 
     @property
+    def is_denied(self) -> bool:
+        """Whether the response said that nothing was started."""
+        return self.outcome is not None and self.outcome.kind == "nothing"
+
+    @property
     def may_have_unknown_run(self) -> bool:
         """Whether it may have a run whose id is unknown, even one that was told to stop."""
-        is_denied = self.outcome is not None and self.outcome.kind == "nothing"
-        return not (self.known_ids or is_denied)
+        return not (self.known_ids or self.is_denied)
 
     @property
     def started_nothing(self) -> bool:
         """Whether no run of this start goes on: none was started, or it was told to stop."""
-        is_denied = self.outcome is not None and self.outcome.kind == "nothing"
-        return self.reports.stopped is not None or (is_denied and not self.reports.has_begun)
+        was_stopped = self.reports.stopped is not None
+        return was_stopped or (self.is_denied and not self.reports.has_begun)
 
     @property
     def since(self) -> datetime:

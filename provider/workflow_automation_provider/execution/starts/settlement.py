@@ -40,9 +40,12 @@ class Settlement:
         """
         Wait for what a run reports, and revoke its token if it has not begun.
 
+        A response that said that nothing was started may be wrong, but is not worth a wait.
+
         :raises Exception: if it is not certain that the token is revoked
         """
-        facts = self.await_report(facts)
+        if not facts.is_denied:
+            facts = self.await_report(facts)
         if facts.reports.has_begun:
             return facts
         return self.revoke(facts)
