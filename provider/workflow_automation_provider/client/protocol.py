@@ -215,6 +215,12 @@ def base_url_of(target: str, url: str) -> str:
     return parse_base_url(target.removesuffix(path[0]))
 
 
+def origin_of(url: str) -> str:
+    """Return the scheme, host and port of a URL, in one form however they are written."""
+    parts = httpx.URL(url)
+    return f"{parts.scheme}://{parts.netloc.decode('ascii')}"
+
+
 def is_loopback(host: str) -> bool:
     """Return whether ``host`` (a name or an address, without brackets) is this machine."""
     try:

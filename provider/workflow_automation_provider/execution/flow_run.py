@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 from airflow.sdk.log import mask_secret
 
-from workflow_automation_provider.client.protocol import is_loopback
+from workflow_automation_provider.client.protocol import is_loopback, origin_of
 from workflow_automation_provider.client.setting_kinds import MAILBOX_EXAMPLE, is_mailbox
 from workflow_automation_provider.exceptions import (
     ConnectionUnusableError,
@@ -32,7 +32,7 @@ from workflow_automation_provider.execution.callbacks.address import callback_ur
 from workflow_automation_provider.execution.callbacks.mailbox import mailbox_of, read_end
 from workflow_automation_provider.execution.callbacks.report import digest_of, new_token
 from workflow_automation_provider.execution.callbacks.wait import CompletionWait, usable_connection
-from workflow_automation_provider.execution.redaction import redactor_for, redactor_or_none
+from workflow_automation_provider.execution.redaction import redactor_for
 from workflow_automation_provider.execution.starts.record import StartRecord
 from workflow_automation_provider.execution.starts.starter import RunStarter
 from workflow_automation_provider.execution.store import unsupported_setting
@@ -50,6 +50,13 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.upload import Uploader
     from workflow_automation_provider.hooks.sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+
+def _other_connection(what: str) -> ConnectionUnusableError:
+    return ConnectionUnusableError(
+        f"{what}: its files are uploaded there.",
+        next_step="Name the connection that started the run, or clear the task.",
+    )
 
 
 def _unsupported_setting() -> str:
@@ -278,10 +285,9 @@ class FlowRun:
             self._retrier.log.warning("The run has failed: no files are uploaded.")
             return False
 
-        run_id = facts.run(redactor_or_none(self._hook, facts.start.conn_id)).get("run_id")
-        # The files may be gone by now.
-        is_complete = bool(end and run_id and self._uploads.is_complete(run_id))
-        return not is_complete
+        # Without the connection, and without the files, which may be gone by now.
+        run_id = facts.reports.run_id or facts.run(None).get("run_id")
+        return not (run_id and self._uploads.is_complete(run_id))
 
     def upload(self, flow_id: str | None) -> None:
         """
@@ -292,15 +298,20 @@ class FlowRun:
         """
         facts = self._starter.facts
         if self._is_other_connection(facts):
-            raise ConnectionUnusableError(
+            raise _other_connection(
                 f"workflow_automation_conn_id is {self._hook.workflow_automation_conn_id!r}, and "
-                f"the run was started by {facts.start.conn_id!r}: its files are uploaded by that "
-                "one.",
-                next_step="Name the connection that started the run, or clear the task.",
+                f"the run was started by {facts.start.conn_id!r}"
             )
 
         with usable_connection("The run was started"):
             run = facts.run(redactor_for(self._hook, facts.start.conn_id))
+            origin = origin_of(self._hook.get_conn().base_url)
+
+        if facts.start.origin not in ("", origin):
+            raise _other_connection(
+                f"The connection's base URL is at {origin}, and the run was started at "
+                f"{facts.start.origin}"
+            )
 
         if "run_id" not in run:
             raise UnidentifiedError(

@@ -52,6 +52,7 @@ class TestTries:
             "conn_id": "workflow_automation_default",
             "flow_id": "demo-flow",
             "max_tries": 3,
+            "origin": service.url,
             "request": request_digest({"a": 1}, None),
         }
         assert (outcome["kind"], outcome["run"]) == ("run", result)

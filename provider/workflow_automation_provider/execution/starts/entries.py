@@ -162,6 +162,7 @@ class Start(msgspec.Struct, frozen=True, omit_defaults=True):
     :param mailbox: the object that the run writes at its end in place of a call, empty if it calls
     :param run: the run that the task adopts, None if the request is sent
     :param conn_id: the connection by which the run is started
+    :param origin: scheme, host and port of the service that it is started at, empty if unknown
     :param flow_id: the flow, None if only the API key identifies it
     :param issuer: try and number of the start that gave out the token, None if it is this one
     :param earlier: what earlier starts may have left, in words; empty if nothing
@@ -180,6 +181,7 @@ class Start(msgspec.Struct, frozen=True, omit_defaults=True):
     run: RunResult | None = None
     issuer: tuple[int, int] | None = None
     conn_id: str | None = None
+    origin: str = ""
     flow_id: str | None = None
     earlier: str = ""
 

@@ -276,7 +276,11 @@ class StartRecord(TaskRecord):
         before = last.start if last else None
         known: dict[str, Any] = {}
         if before:
-            known = {"conn_id": before.conn_id, "flow_id": before.flow_id}
+            known = {
+                "conn_id": before.conn_id,
+                "origin": before.origin,
+                "flow_id": before.flow_id,
+            }
 
         if before and before.token:
             known["token"] = before.token

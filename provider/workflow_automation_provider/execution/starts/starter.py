@@ -18,6 +18,7 @@ import hashlib
 from typing import TYPE_CHECKING, Literal
 
 from workflow_automation_provider.client.checks import one_line
+from workflow_automation_provider.client.protocol import origin_of
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     OutcomeUnknownError,
@@ -150,6 +151,7 @@ class RunStarter:
         start = self._record.new_start(
             request=self._options.request,
             conn_id=self._hook.workflow_automation_conn_id,
+            origin=origin_of(request.url),
             flow_id=request.flow_id,
             earlier=self._earlier_text(),
             **self._options.wait_fields,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -26,9 +27,9 @@ from entry_keys import (
 from sentences import WAS_STARTED
 from workflow_automation_provider.exceptions import ConnectionUnusableError
 from workflow_automation_provider.execution.upload import UPLOAD_KEY
-from world_calls import at, before
+from world_calls import TRIGGER, after, at, before
 
-from ...starts import claims, entries, later, triggers, waits
+from ...starts import claims, entries, later, mentions, trigger, triggers, waits
 
 CONNECTION = "AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT"
 FILES = [{"name": "a"}]
@@ -111,6 +112,40 @@ def test_a_broken_connection_is_retried_for_a_claimed_run_with_files(world, monk
     monkeypatch.setenv(CONNECTION, works)
     task.try_()
     assert (task.state, uploads(task)) == ("success", 1)
+
+
+@pytest.mark.parametrize("make", [waits, claims, trigger])
+def test_a_retry_needs_no_file_and_no_connection_for_what_is_uploaded(
+    world, tmp_path, monkeypatch, make
+):
+    file = tmp_path / "a"
+    file.write_text("x")
+    task = world(make(files=str(file), retries=1))
+    claim = partial(task.flow.reports, "started", run_id=True) if make is claims else None
+    task.try_(*([after("send", TRIGGER, claim)] if claim else []), after("set", UPLOAD_KEY, "kill"))
+    assert uploads(task) == 1
+    file.unlink()
+    works = broken(monkeypatch)
+    task.try_()
+    if make is waits:
+        assert task.flow.reports("success", run_id=True) == 200
+        monkeypatch.setenv(CONNECTION, works)
+        task.try_()
+    assert (task.state, uploads(task), triggers(task)) == ("success", 1, 1), task.last.error
+
+
+def test_files_go_to_no_other_service_that_the_connection_names_by_then(world, monkeypatch):
+    task = world(trigger(files=FILES, retries=3))
+    task.try_(before("push", "", "kill"))
+    works = os.environ[CONNECTION]
+    monkeypatch.setenv(CONNECTION, works.replace("127.0.0.1", "localhost"))
+    error = task.try_().error
+    assert (task.state, uploads(task)) == ("up_for_retry", 0)
+    assert isinstance(error, ConnectionUnusableError)
+    assert mentions(str(error), "http://localhost:", "http://127.0.0.1:")
+    monkeypatch.setenv(CONNECTION, works)
+    task.try_()
+    assert (task.state, uploads(task), triggers(task)) == ("success", 1, 1)
 
 
 @pytest.mark.parametrize("change", ["gone", "changed"])
