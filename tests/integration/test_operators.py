@@ -305,6 +305,20 @@ def no_inputs():
     return {}
 
 
+def test_the_output_of_a_start_that_pushes_none_is_an_error_of_the_dag():
+    """The next flow would be started with None as its input."""
+    silent: Any = {"do_xcom_push": False}
+    with DAG("silent", schedule=None):
+        single = TriggerFlowOperator(task_id="single", **silent)
+        decorated: Any = trigger_flow_task(task_id="decorated", **silent)(no_inputs)()
+        mapped: Any = TriggerFlowOperator.partial(task_id="mapped", **silent).expand(inputs=[{}])
+        with pytest.raises(ValueError, match="single has no output with do_xcom_push"):
+            TriggerFlowOperator(task_id="next", inputs={"a": single.output["run_id"]})
+        for number, output in enumerate((decorated, decorated["run_id"], mapped.output)):
+            with pytest.raises(ValueError, match="has no output with do_xcom_push"):
+                TriggerFlowOperator(task_id=f"next_{number}", inputs={"a": output})
+
+
 def test_a_key_that_no_start_has_is_an_error_of_the_dag():
     """By the output of the operator, which says more, or by Airflow's own."""
     with DAG("wrong", schedule=None):

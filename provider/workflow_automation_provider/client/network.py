@@ -10,7 +10,7 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, urlsplit
-from urllib.request import getproxies, proxy_bypass, proxy_bypass_environment
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
@@ -96,12 +96,14 @@ def _is_direct(service: SplitResult, no_proxy: str) -> bool:
         names such as ``*.example``; urllib knows ``.example`` alone
     """
     host = service.hostname or ""
-    without_stars = {"no": re.sub(r"(^|[,\s])\*\.", r"\1.", no_proxy)}
+    starred = [name.strip().lower() for name in no_proxy.split(",") if name.strip()[:2] == "*."]
+    ends = tuple(name[1:] for name in starred)
     return (
         is_loopback(host)
         or bool(proxy_bypass(host))
-        or bool(proxy_bypass_environment(host, without_stars))
-        or bool(proxy_bypass_environment(service.netloc, without_stars))
+        or bool(proxy_bypass(service.netloc))
+        or host.endswith(ends)
+        or service.netloc.lower().endswith(ends)
         or _is_in_networks(host, no_proxy)
     )
 

@@ -64,7 +64,7 @@ def write_whole(fs: Any, key: str, path: str) -> None:
 
 
 def _remove_after(write: Future[Any], fs: Any, key: str) -> None:
-    """Remove a file once the call that writes it has ended, which a slow store still carries out."""
+    """Remove a file once the call that writes it has ended, which a store may carry out late."""
 
     def remove(_: object) -> None:
         with contextlib.suppress(Exception):  # who may write need not be allowed to remove

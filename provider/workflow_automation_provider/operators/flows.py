@@ -26,7 +26,7 @@ from workflow_automation_provider.operators.base import (
     check_choice,
     link_of,
 )
-from workflow_automation_provider.operators.output import FlowOutput, check_references
+from workflow_automation_provider.operators.output import FlowOutput, check_pushed, check_references
 from workflow_automation_provider.operators.uploads import UploadFilesOperator
 
 if TYPE_CHECKING:
@@ -165,7 +165,10 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         What the task returns, for the arguments of later tasks.
 
         ``output["result"]["rows"]`` is a field of the result.
+
+        :raises ValueError: if the task has ``do_xcom_push=False``
         """
+        check_pushed(self)
         return FlowOutput(operator=self)
 
     def execute_complete(

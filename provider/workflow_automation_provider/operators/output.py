@@ -94,6 +94,15 @@ def _why_without_fields(text: str) -> str:
     return f": it is {kind} as JSON text. Let the flow's step send {kind}, not its text"
 
 
+def check_pushed(operator: Operator) -> None:
+    """Raise a ValueError if a start keeps its result to itself: a later task would get None."""
+    given = getattr(operator, "partial_kwargs", {}).get("do_xcom_push", True)
+    if not getattr(operator, "do_xcom_push", given):
+        raise ValueError(
+            f"Task {operator.task_id} has no output with do_xcom_push=False: leave that out."
+        )
+
+
 def check_key(operator: Operator, key: object) -> None:
     """Raise a ValueError if no start has this key in its result."""
     waits = getattr(operator, "wait_for_completion", True)
@@ -121,11 +130,14 @@ def check_references(starts: type, *values: object) -> None:
     ``output["result"]["rows"]`` is the XCom *rows*, which is always None.
 
     :param starts: the class of the operators that start a run
-    :raises ValueError: if a reference names a key that no start has
+    :raises ValueError: if a reference names a key that no start has, or a start without an output
     """
     for operator, key in XComArg.iter_xcom_references(values):
-        is_field = key != _RESULT and not key.startswith("_")
-        if is_field and _is_made_of(operator, starts):
+        if key.startswith("_") or not _is_made_of(operator, starts):
+            continue
+
+        check_pushed(operator)
+        if key != _RESULT:
             check_key(operator, key)
 
 

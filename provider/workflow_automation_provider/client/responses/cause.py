@@ -22,8 +22,8 @@ _CLIENT_CERT = (
     "that it rejects."
 )
 _MAYBE_CLIENT_CERT = (
-    "If the service requires a certificate, set the connection's client_cert: with TLS 1.2, it does "
-    "not say so. Otherwise it supports no version or cipher of TLS that this machine offers."
+    "If the service requires a certificate, set the connection's client_cert: with TLS 1.2, it "
+    "does not say so. Otherwise it supports no version or cipher of TLS that this machine offers."
 )
 _FORM_OF_CERTIFICATE = (
     "From Python 3.13, a certificate must have the form that RFC 5280 requires. Set the "

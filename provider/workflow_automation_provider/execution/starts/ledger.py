@@ -27,9 +27,9 @@ In doubt                                              an error
 ====================================================  ============================================
 
 **Settle** a start that gave out a token: wait a while for what its run reports, unless the response
-was *nothing*, then revoke the token: write ``revoked``; write the start again, unchanged, which waits for the endpoint's locks;
-read ``run``. From then on no run can claim it. So until a Clear, a second start is sent only if no
-run of the first can go on, or the user accepts a second run.
+was *nothing*, then revoke the token: write ``revoked``; write the start again, unchanged, which
+waits for the endpoint's locks; read ``run``. From then on no run can claim it. So until a Clear, a
+second start is sent only if no run of the first can go on, or the user accepts a second run.
 
 A run with a **mailbox** asks nobody, so it cannot be told to stop: to settle its start is to look
 into the mailbox, and nothing is revoked. A doubt then stays one, also with ``"claim"``, for which
