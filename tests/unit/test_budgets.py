@@ -18,7 +18,7 @@ import pytest
 from entry_keys import PREFIX
 from world_calls import before
 
-from .starts import claims, trigger, waits
+from .starts import claims, struck, trigger, waits
 
 pytestmark = pytest.mark.usefixtures("airflow_home")
 
@@ -29,7 +29,7 @@ START = [
     ("send trigger", ""),
     ("set outcome/1/0", "a later try returns this run"),
 ]
-CLAIM = [("get run", "a proxy may have sent the request twice, and the other run has claimed")]
+CLAIM = [("get run/…", "a proxy may have sent the request twice, and the other run has claimed")]
 LINK = [("push _link_FlowRunLink", "the button works while the task goes on")]
 RUN = [
     ("push return_value", "a person may mark the task, whose run the next one gets"),
@@ -38,22 +38,54 @@ RUN = [
     ("push flow_id", "the same"),
 ]
 RESULT = [("push return_value", "Airflow's own, as each of its keys, and the link")]
-FIND = [
+THIS_TRY = [
     ("get start/1/0", "the start of this try"),
     ("get start/1/1", "the next: an execution of this try may have made another"),
-    ("get run", "what the run has reported"),
+]
+FACTS = [
+    ("get run/…", "what the run has reported"),
     ("get outcome/1/0", "the run, as the response had it"),
 ]
-REVOKED = [("get revoked", "a run that has not claimed may have been told to stop")]
-HEARTBEAT = [("get message", "when the run last reported")]
+REVOKED = [("get revoked/…", "a run that has not claimed may have been told to stop")]
+HEARTBEAT = [("get message/…", "when the run last reported")]
+EARLIER_TRY = [
+    ("get start/2/0", "the start of this try"),
+    ("get start/1/0", "the start of the try before"),
+    ("get start/1/1", "the next, as in a look"),
+]
+GIVEN = [("get run", "a run that a person gives the task")]
+PROBE = [
+    ("set probe", "one read may miss what is there: the store must return what it is given"),
+    ("get probe", "the same"),
+]
+AGAIN = [
+    ("get start/2/0", "what was not there before the probe; what was is known"),
+    ("get start/1/1", "the same"),
+]
+REVOKE = [
+    ("set revoked/…", "no run can claim that start from now on"),
+    ("set start/1/0", "waits for what the endpoint has locked"),
+    ("get run/…", "a run that has claimed before"),
+    *PROBE,
+    ("get run/…", "the same, certainly"),
+]
+SEND = [
+    ("set start/2/0", "as in a first try"),
+    ("get start/2/0", "the same"),
+    ("get revoked/…", "the run that this one replaces must be told to stop"),
+    ("states ", "a person may have marked the task"),
+    ("send trigger", ""),
+    ("set outcome/2/0", "as in a first try"),
+    *CLAIM,
+]
 
 
 def names(process):
-    """Return the calls of a process, as their kind and the key, without the hash of a token."""
+    """Return the calls of a process, each as its kind and the key, without the hash of a token."""
 
     def name(key):
         key = key.removeprefix(PREFIX).removeprefix("/api/")
-        return key.rpartition("/")[0] if len(key) > 64 else key
+        return f"{key.rpartition('/')[0]}/…" if len(key) > 64 else key
 
     return [f"{call.kind} {name(call.name)}" for call in process.calls]
 
@@ -90,17 +122,17 @@ def test_a_look_pushes_nothing_again(world):
     task = world(waits(heartbeat_timeout=timedelta(days=1)))
     task.try_()
     for _ in range(2):
-        assert names(task.try_()) == cost(FIND, REVOKED, HEARTBEAT)
+        assert names(task.try_()) == cost(THIS_TRY, FACTS, REVOKED, HEARTBEAT)
 
     link = "http://service/runs/another"
     assert task.flow.reports("started", run_id=True, run_link=link) == 200
-    assert names(task.try_()) == cost(FIND, HEARTBEAT, LINK, RUN)
+    assert names(task.try_()) == cost(THIS_TRY, FACTS, HEARTBEAT, LINK, RUN)
     assert task.xcoms["run_link"] == task.xcoms["_link_FlowRunLink"] == link
     for _ in range(2):
-        assert names(task.try_()) == cost(FIND, HEARTBEAT)
+        assert names(task.try_()) == cost(THIS_TRY, FACTS, HEARTBEAT)
 
     assert task.flow.reports("success", run_id=True) == 200
-    assert names(task.try_()) == cost(FIND, [("get message", "the log says it")], RESULT)
+    assert names(task.try_()) == cost(THIS_TRY, FACTS, HEARTBEAT, RESULT)
     assert task.state == "success"
 
 
@@ -110,8 +142,38 @@ def test_what_could_not_be_pushed_is_pushed_by_the_next_look(world):
 
     task = world(waits())
     task.try_(before("push", "return_value", fail))
-    assert names(task.try_()) == cost(FIND, REVOKED, LINK, RUN)
-    assert names(task.try_()) == cost(FIND, REVOKED)
+    assert names(task.try_()) == cost(THIS_TRY, FACTS, REVOKED, LINK, RUN)
+    assert names(task.try_()) == cost(THIS_TRY, FACTS, REVOKED)
+
+
+@pytest.mark.parametrize("is_claimed", [True, False])
+def test_a_retry_in_doubt(world, is_claimed):
+    """It returns the run that has claimed; or no run can any more, and it sends."""
+    task = struck(world, claims())
+    if is_claimed:
+        assert task.flow.reports("started", run_id=True) == 200
+
+    rest = [RESULT] if is_claimed else [REVOKE, SEND, RESULT]
+    seen_twice = [EARLIER_TRY, FACTS, GIVEN, PROBE, AGAIN, FACTS, GIVEN]
+    assert names(task.try_()) == cost(*seen_twice, *rest)
+    assert len(task.flow.runs) == 2 - is_claimed
+
+
+def test_a_retry_of_a_run_that_responded_and_claimed(world):
+    """One pass is enough: no other start can follow such a one."""
+    task = world(claims())
+    task.try_(before("push", "return_value", "kill"))
+    assert task.flow.reports("started", run_id=True) == 200
+    assert names(task.try_()) == cost(EARLIER_TRY, FACTS, GIVEN, RESULT)
+
+
+def test_a_retry_of_a_task_that_waits(world):
+    """Its XComs are pushed anew, since Airflow deletes them when a try begins."""
+    task = world(waits())
+    task.try_()
+    task.try_(before("get", "", "kill"))
+    passes = [EARLIER_TRY, FACTS, REVOKED, GIVEN, PROBE, AGAIN, FACTS[:1], REVOKED, GIVEN]
+    assert names(task.try_()) == cost(*passes, LINK, RUN)
 
 
 FRAMES = [

@@ -11,7 +11,7 @@ from threading import Event
 
 import pytest
 
-from entry_keys import MESSAGE, RUN, START
+from entry_keys import MESSAGE, RUN
 from sentences import WITHOUT_FILES
 from workflow_automation_provider.exceptions import RunTimeoutError
 from world_calls import TRIGGER, after, at, before
@@ -99,15 +99,6 @@ def test_a_task_returns_the_run_that_has_claimed_its_start(world):
     task.try_(after("send", TRIGGER, lambda: task.flow.reports("started", 0, run_id=True)))
     assert task.flow.reports("started", 1, run_id=True) == 404
     assert task.last.result["run_id"] == task.flow.runs[0].run_id
-
-
-def test_a_retry_reads_few_entries_whatever_its_number(world):
-    task = world(waits(retries=100))
-    task.try_()
-    task.try_(before("get", START, "kill", nth=1))
-    reads = [call for call in task.try_().calls if call.kind == "get"]
-    assert (len(task.processes), len(task.flow.runs), task.state) == (3, 1, "awaiting_input")
-    assert len(reads) <= 14
 
 
 def test_an_end_that_the_last_look_misses_once_is_not_lost(world):
