@@ -1,7 +1,7 @@
 """
 Where the link to a run comes from.
 
-The task's own process remembers it, every other asks Airflow.
+The operator remembers it, and one that has not executed asks Airflow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sentences import NO_LINK
 from workflow_automation_provider.client.checks import browser_link, web_link
-from workflow_automation_provider.exceptions import RejectedError
+from workflow_automation_provider.exceptions import RejectedError, UnidentifiedError
 
 from .starts import mentions, trigger
 
@@ -46,7 +46,7 @@ def link_of(operator, context):
 
 
 def test_each_task_instance_of_a_process_has_its_own(service, context, asked):
-    """Also where they share an operator; the task's own process does not ask."""
+    """Also where they share an operator; one that has executed does not ask."""
     task = trigger()
     tries = [context(map_index=0), context(map_index=1), context(map_index=1, try_number=2)]
     links = [(task.execute(now)["run_link"], link_of(task, now)) for now in tries]
@@ -54,7 +54,7 @@ def test_each_task_instance_of_a_process_has_its_own(service, context, asked):
     assert len({*links, STORED}) == 4
     assert asked == []
     there = context()
-    assert link_of(task, there) == STORED  # as in another process
+    assert link_of(trigger(), there) == STORED  # as where a trigger has failed
     assert asked == [("_link_FlowRunLink", there["ti"])]
 
 
@@ -66,6 +66,13 @@ def test_a_try_that_started_nothing_has_none_of_another(service, context, asked)
         task.execute(second)
     assert link_of(task, second) == ""
     assert asked == []  # Airflow would log an error for an XCom that is not there
+
+
+def test_a_task_that_waited_and_lost_its_run_keeps_the_stored_link(context, store, asked):
+    task, now = trigger(), context(store)
+    with pytest.raises(UnidentifiedError):
+        task.execute_complete(now)
+    assert link_of(task, now) == STORED
 
 
 @pytest.mark.parametrize("run_link", [None, "javascript:alert(1)"])

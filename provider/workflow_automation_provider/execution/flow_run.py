@@ -85,7 +85,7 @@ class FlowRun:
         retrier: SendRetrier,
         options: StartOptions,
         files: FileSource | Sequence[FileSource] | None,
-        pushed: str,
+        pushed: str | None,
     ) -> None:
         self._context = context
         self._hook = hook
@@ -107,6 +107,11 @@ class FlowRun:
         """What an earlier try left, as an error."""
         return self._starter.earlier
 
+    @property
+    def link(self) -> str | None:
+        """The link to the run: see :class:`~.xcoms.RunXComs`."""
+        return self._xcoms.link
+
     def find(self) -> RunResult | None:
         """
         Return the run that an earlier try started, or that a person gives the task.
@@ -115,8 +120,6 @@ class FlowRun:
         :raises WorkflowAutomationError: if none may be started, or it could not call Airflow
         """
         self._record.use()
-        # Even if there is none yet: this process may still hold the link of another task.
-        self._xcoms.push_link(None, at_once=False)
         run = self._starter.find()
         if run is not None:
             self._know(run)
@@ -172,8 +175,9 @@ class FlowRun:
         self.run = run
         # A task that was resumed has stored it, or stores it with the run's XComs.
         begins_to_wait = self._starter.facts.start.waits and not self._options.is_resumed
-        at_once = begins_to_wait or self._uploads_files
-        self._xcoms.push_link(run.get("run_link"), at_once=at_once)
+        self._xcoms.keep_link(run)
+        if begins_to_wait or self._uploads_files:
+            self._xcoms.push_link()
 
     def _is_other_connection(self, facts: Facts) -> bool:
         """Return whether the DAG names another connection than the run was started by."""

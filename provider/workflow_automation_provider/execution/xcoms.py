@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urljoin
 
-from workflow_automation_provider.client.checks import is_relative_link
+from workflow_automation_provider.client.checks import browser_link, is_relative_link
 from workflow_automation_provider.links import FlowRunLink
 
 if TYPE_CHECKING:
@@ -24,29 +24,46 @@ class RunXComs:
     The XComs of one task's run.
 
     :param hook: has the base URL, against which a relative link is resolved
-    :param pushed: the attribute, as the try had it when it was suspended; empty if it was not
+    :param pushed: the attribute, as the task was suspended with it; None if it was not
     """
 
     def __init__(
-        self, context: Context, hook: WorkflowAutomationHook, log: Logger, pushed: str = ""
+        self, context: Context, hook: WorkflowAutomationHook, log: Logger, pushed: str | None
     ) -> None:
         self._context = context
         self._hook = hook
         self._log = log
-        self._link: str | None = None
-        self.pushed = pushed
+        self._stored = "" if pushed is None else None
+        self.link = self._stored
+        """The link as a browser opens it, empty if there is none; None if the stored one counts."""
+        self.pushed = pushed or ""
         """Hash of the run that this try has pushed, empty if it has pushed none."""
 
-    def push_link(self, run_link: str | None, *, at_once: bool = True) -> None:
-        """Store the link to the run, unless it was just stored: :meth:`.FlowRunLink.persist`."""
-        at_once = at_once and run_link != self._link
-        if at_once:
-            self._link = run_link
+    def keep_link(self, run: RunResult) -> None:
+        """Keep the link to a run, which Airflow stores at the end of the task."""
+        run_link = run.get("run_link") or ""
         if run_link and is_relative_link(run_link):
             # If there is no usable connection, the link stays relative, and the log says so.
             with contextlib.suppress(Exception):
                 run_link = urljoin(f"{self._hook.get_conn().base_url}/", run_link)
-        FlowRunLink.persist(self._context, run_link, at_once=at_once)
+        try:
+            self.link = run_link and browser_link(run_link)
+        except ValueError as error:
+            self.link = ""
+            self._log.warning("The Open run button will be missing: the run_link %s.", error)
+
+    def push_link(self) -> None:
+        """Store the link now, because the task goes on. A failure is only logged."""
+        if self.link == self._stored:
+            return
+        try:
+            self._context["ti"].xcom_push(key=FlowRunLink().xcom_key, value=self.link)
+            self._stored = self.link
+        except Exception:
+            self._log.warning(
+                "The link to the run could not be stored: the Open run button will be missing.",
+                exc_info=True,
+            )
 
     def push(self, run: RunResult, response: RunResult) -> None:
         """
@@ -60,11 +77,8 @@ class RunXComs:
         if digest == self.pushed:
             return
 
-        link = run.get("run_link")
-        if link is None and "run_link" in response:
-            link = ""
-
-        self.push_link(link)
+        self.keep_link(run)
+        self.push_link()
         task = cast("BaseOperator", self._context["task"])
         xcoms: dict[str, Any] = {}
         if task.do_xcom_push:

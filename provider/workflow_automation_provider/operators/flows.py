@@ -171,6 +171,11 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         check_pushed(self)
         return FlowOutput(operator=self)
 
+    @property
+    def _run_link(self) -> str | None:
+        """The link of the button **Open run**, empty if there is none; None before it is known."""
+        return self._flow_run.link if self._flow_run else None
+
     def execute_complete(
         self, context: Context, event: dict[str, Any] | None = None, pushed: str = ""
     ) -> RunResult:
@@ -203,7 +208,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             heartbeat_timeout=self.heartbeat_timeout,
             callback_input=self.callback_input,
         )
-        flow_run = FlowRun(context, self.hook, self._retrier, options, self.files, pushed or "")
+        flow_run = FlowRun(context, self.hook, self._retrier, options, self.files, pushed)
         self._flow_run = flow_run
         run = flow_run.find()
         if run is None:
