@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -68,6 +69,9 @@ class Tab:
 
     def flow_run(self, query: dict[str, str]) -> dict[str, str]:
         return pages.flow_run_of_a_person(self._task, query.get("name", ""), query["flow_run"])
+
+    def add(self, key: str, value: object) -> None:
+        self._task.entries[key] = value
 
     def choose(self, kind: str, **fields: str) -> str:
         """Fill in a form, and press its button; return what it asks, or what is wrong."""
@@ -199,3 +203,76 @@ def test_a_task_that_has_not_failed_is_not_cleared(tab: Callable[..., Tab]) -> N
     opened = tab()
     opened.cleared = {"task_instances": [], "total_entries": 0}
     assert "no longer failed" in opened.choose("start")
+
+
+# With a keyboard, and while the page refreshes -----------------------------------------------------
+
+
+def press_enter_twice(opened: Tab) -> None:
+    """Press it at once, as a key that is held repeats it, and again once the question is there."""
+    opened.page.keyboard.down("Enter")
+    opened.page.keyboard.down("Enter")
+    expect(opened.page.locator(".ask:not([hidden])")).to_be_focused()
+    opened.page.keyboard.down("Enter")
+    opened.page.keyboard.up("Enter")
+    opened.page.keyboard.press("Enter")
+
+
+@pytest.mark.parametrize("kind", ["continue", "fail"])
+def test_a_key_that_is_held_confirms_nothing(tab: Callable[..., Tab], kind: str) -> None:
+    opened = tab() if kind == "continue" else tab(state="awaiting_input", waits=True)
+    form = opened.page.locator(f"form[data-kind={kind}]")
+    if kind == "continue":
+        form.locator("[name=run_id]").fill("7")
+    else:
+        form.locator("> button").focus()
+    press_enter_twice(opened)
+    assert {method for method, *_ in opened.sent} <= {"POST"}
+    assert all(json.loads(body)["dry_run"] for _, _, body in opened.sent)
+
+
+def test_with_only_a_keyboard(tab: Callable[..., Tab]) -> None:
+    """The question is what a screen reader reads; then come Confirm and Cancel."""
+    opened = tab()
+    opened.page.locator("[name=run_id]").focus()
+    opened.page.keyboard.type("7")
+    opened.page.keyboard.press("Enter")
+    question = opened.page.get_by_role("group", name="Confirm")
+    expect(question).to_be_focused()
+    expect(question).to_have_accessible_description(re.compile("continues with run 7"))
+    opened.page.keyboard.press("Tab")
+    opened.page.keyboard.press("Tab")
+    opened.page.keyboard.press("Enter")
+    expect(opened.page.get_by_role("button", name="Continue with this run")).to_be_focused()
+    opened.page.keyboard.press("Enter")
+    expect(question).to_be_focused()
+    opened.page.keyboard.press("Tab")
+    opened.page.keyboard.press("Enter")
+    expect(opened.page.locator("#report")).to_contain_text("was cleared")
+    assert [method for method, *_ in opened.sent if method == "PUT"] == ["PUT"]
+
+
+def test_a_refresh_leaves_what_has_not_changed(tab: Callable[..., Tab]) -> None:
+    lines = {"kind": "unidentified", "at": datetime.now(UTC).isoformat(), "reason": "x\n" * 200}
+    opened = tab(**{"workflow_automation_outcome/1/0": lines})
+    page = opened.page
+    page.locator("pre").evaluate(
+        "pre => { pre.scrollTop = 50; pre.focus(); getSelection().selectAllChildren(pre); }"
+    )
+    page.evaluate("document.querySelector('#history small time').textContent = '1 h ago'")
+    page.evaluate("refresh()")
+    expect(page.locator("#history small time").first).not_to_have_text("1 h ago")
+    assert page.locator("pre").evaluate("pre => pre.scrollTop") == 50
+    expect(page.locator("pre")).to_be_focused()
+    assert page.evaluate("getSelection().toString().length") > 200
+
+
+def test_a_refresh_shows_what_has_changed(tab: Callable[..., Tab]) -> None:
+    opened = tab()
+    expect(opened.page.locator("#history li")).to_have_count(1)
+    at = datetime.now(UTC).isoformat()
+    opened.add("workflow_automation_outcome/1/0", {"kind": "nothing", "at": at})
+    opened.page.evaluate("refresh()")
+    expect(opened.page.locator("#history li")).to_have_count(2)
+    expect(opened.page.locator("form")).to_have_count(1)
+    expect(opened.page.get_by_role("button", name="Start a run")).to_be_visible()

@@ -40,13 +40,13 @@ const timeZone = () => {
   }
 };
 
-const showTimes = () => {
+const showTimes = (root) => {
   const format = new Intl.DateTimeFormat("sv-SE", {
     timeZone: timeZone(),
     dateStyle: "short",
     timeStyle: "medium",
   });
-  for (const time of document.querySelectorAll("time")) {
+  for (const time of root.querySelectorAll("time")) {
     const text = format.format(new Date(time.dateTime));
     if (time.className === "at") time.textContent = text;
     else time.title = text;
@@ -72,7 +72,6 @@ class Changed extends Refused {} // what the person has decided by
 
 // Refresh -----------------------------------------------------------------------------------------
 
-const drawn = new Map(); // what the server sent of each part
 let isActing = false;
 
 const forms = () => document.querySelector("#actions .forms");
@@ -83,7 +82,8 @@ const isInUse = () => {
   if (!shown) return false;
   const fields = [...shown.querySelectorAll("input, textarea")];
   const isEdited = fields.some((field) => field.value !== field.defaultValue);
-  return isActing || isEdited || shown.querySelector(".ask:not([hidden])") !== null;
+  const says = shown.querySelector(".ask:not([hidden]), .fault:not([hidden])");
+  return isActing || isEdited || says !== null;
 };
 
 const fetchPage = async () => {
@@ -96,21 +96,38 @@ const fetchPage = async () => {
   return new DOMParser().parseFromString(await response.text(), "text/html");
 };
 
+// Replace only what has changed: a selection, the focus and what is scrolled stay.
+const change = (old, fresh) => {
+  if (old.isEqualNode(fresh)) return;
+  if (old.nodeType !== Node.ELEMENT_NODE || old.nodeName !== fresh.nodeName) {
+    old.replaceWith(fresh);
+    return;
+  }
+  for (const name of old.getAttributeNames()) {
+    if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+  }
+  for (const name of fresh.getAttributeNames()) old.setAttribute(name, fresh.getAttribute(name));
+  const before = [...old.childNodes];
+  const after = [...fresh.childNodes];
+  for (const [place, node] of after.entries()) {
+    if (place < before.length) change(before[place], node);
+    else old.append(node);
+  }
+  for (const node of before.slice(after.length)) node.remove();
+};
+
 const draw = (page, isForced = false) => {
   const isKept = isInUse() && !isForced;
   const focused = document.activeElement.href;
+  prepare(page);
   for (const id of PARTS) {
     const part = byId(id);
     const fresh = page.getElementById(id);
     if (!part || !fresh || (id === "actions" && isKept)) continue;
-    const html = fresh.outerHTML;
-    if (drawn.get(id) === html && !isForced) continue;
-    drawn.set(id, html);
-    Object.assign(part.dataset, fresh.dataset);
-    part.replaceChildren(...fresh.childNodes);
+    if (isForced) part.replaceWith(fresh);
+    else change(part, fresh);
   }
-  showTimes();
-  offer();
+  if (focused === document.activeElement.href) return;
   [...document.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
 };
 
@@ -127,11 +144,12 @@ const refresh = async () => {
 // What a person can do with a task ----------------------------------------------------------------
 
 // Without this script, the words remain that say how to do it by hand.
-const offer = () => {
-  const shown = forms();
+const prepare = (root) => {
+  showTimes(root);
+  const shown = root.querySelector("#actions .forms");
   if (!shown) return;
   shown.hidden = false;
-  for (const words of document.querySelectorAll(".by-hand")) words.hidden = true;
+  for (const words of root.querySelectorAll(".by-hand")) words.hidden = true;
 };
 
 const EDIT = "edit task instances";
@@ -456,7 +474,8 @@ addEventListener("submit", (event) => {
     try {
       form.querySelector(".ask p").textContent = await ask(form);
       show(form, "ask");
-      form.querySelector(".yes").focus();
+      // Not its button: the key that has asked is still held, or is pressed twice.
+      form.querySelector(".ask").focus();
     } catch (error) {
       form.querySelector(".fault").textContent = error.message;
       show(form, "fault");
@@ -473,12 +492,16 @@ addEventListener("input", (event) => {
 addEventListener("click", (event) => {
   const form = event.target.closest("form[data-kind]");
   if (!form) return;
-  if (event.target.matches(".no")) show(form, "fields");
+  if (event.target.matches(".no")) {
+    show(form, "fields");
+    form.querySelector("form > button").focus();
+  }
   if (event.target.matches(".yes")) acting(() => confirmed(form));
 });
 
-addEventListener("DOMContentLoaded", () => {
-  showTimes();
-  offer();
+addEventListener("keydown", (event) => {
+  if (event.repeat && event.target.matches(".yes")) event.preventDefault();
 });
+
+addEventListener("DOMContentLoaded", () => prepare(document));
 setTimeout(refresh, REFRESH_AFTER);
