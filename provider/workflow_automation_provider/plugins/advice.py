@@ -273,7 +273,7 @@ class Sentence(NamedTuple):
 
 
 class Kind(enum.StrEnum):
-    """What an action does."""
+    """What an action does, as the script has it."""
 
     CONTINUE = "continue"
     START = "start"
@@ -298,28 +298,23 @@ class RunField(NamedTuple):
     run_link: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class Action(NamedTuple):
     """
-    What a person may do.
+    What a person may do. All of them first delete what was given, unless a field names another run.
 
     :param label: what its button says
     :param question: what will happen
-    :param done: what has happened, once it has
     :param fields: the runs to continue with
     :param names: how many starts the task has
     :param takes_result: whether the flow's result can be given
-    :param forgotten: keys of entries that are deleted first, unless a field names another run
     """
 
     kind: Kind
     label: str
     question: str
-    done: str
     fields: Sequence[RunField] = ()
     names: int = 1
     takes_result: bool = False
-    forgotten: Sequence[str] = ()
 
 
 class Advice(NamedTuple):
@@ -342,7 +337,7 @@ def advise(task: TaskNow, starts: Sequence[Known]) -> Advice:
     return Advice([_sentence(task, start) for start in starts], _actions(task, starts))
 
 
-def advise_batch(task: TaskNow, state: State, *, is_current: bool) -> Sentence:
+def advise_batch(task: TaskNow, batch: State, is_current: bool) -> Sentence:
     """Return what is said of a batch: there are no actions."""
     if not is_current:
         return Sentence(f"{_SINCE} It starts all items again.")
@@ -353,7 +348,7 @@ def advise_batch(task: TaskNow, state: State, *, is_current: bool) -> Sentence:
         "A Clear starts all items again. "
         "Correct any rejected ones, and start those without a run in a new batch."
     )
-    if state is State.DOUBT:
+    if batch is State.DOUBT:
         return Sentence(f"{_LOOK.capitalize()} {again}")
     return Sentence(again)
 
@@ -501,64 +496,65 @@ def _of_wait(task: TaskNow, known: Known) -> Sentence:
 # What can be done ---------------------------------------------------------------------------------
 
 
+def given_keys(starts: Iterable[Known]) -> list[str]:
+    """Return the keys of the entries by which a person has given the task its runs."""
+    return [adopted_key(start.name) for start in starts if start.given is not None]
+
+
 def _actions(task: TaskNow, starts: Sequence[Known]) -> list[Action]:
     current = [start for start in starts if start.counts(task)]
     if any(start.facts is None for start in current):
         return []
-
-    given = [start for start in current if start.given is not None]
-    forgotten = [adopted_key(start.name) for start in given]
     if task.is_suspended:
-        if any(start.waits and not start.end for start in current):
-            return [_succeeded(current, forgotten), _failed(current, forgotten)]
+        is_open = any(start.waits and not start.end for start in current)
+        return _of_waiting_task(current) if is_open else []
+    if not task.has_ended:
         return []
 
     found = []
     if task.has_failed and current:
-        found += _of_failed_task(task, current, forgotten)
-    if task.has_ended and given:
-        found.append(_take_back(given, forgotten))
+        found += _of_failed_task(task, current)
+    given = [start for start in current if start.given is not None]
+    if given:
+        found.append(_take_back(given))
 
     return found
 
 
-def _of_failed_task(
-    task: TaskNow, current: Sequence[Known], forgotten: Sequence[str]
-) -> list[Action]:
-    states = {start.name: state_of(task, start) for start in current}
-    open_ones = [start for start in current if _may_have_worked(start, states[start.name])]
+def _of_waiting_task(current: Sequence[Known]) -> list[Action]:
+    unread = _unread(current)
+    succeed = f"Marks the task as success{{result}}. The next tasks go on.{unread}"
+    fail = f"Marks the task as failed, without a retry.{unread}"
+    return [
+        Action(Kind.SUCCEED, "The run succeeded", succeed, takes_result=True),
+        Action(Kind.FAIL, "The run failed", fail),
+    ]
+
+
+def _of_failed_task(task: TaskNow, current: Sequence[Known]) -> list[Action]:
+    states = [state_of(task, start) for start in current]
+    # Those that may have a run that did the work.
+    open_ones = [
+        start
+        for start, state in zip(current, states, strict=True)
+        if start.end != "failed" and state is not State.IDLE
+    ]
     to_continue = [start for start in open_ones if start.can_continue]
 
     found = []
     if to_continue:
-        found.append(_continue(current, to_continue, forgotten))
-    found.append(_start(current, states, forgotten))
+        # A Clear starts the others again as well, so each start has a field.
+        fields = [_field(start) for start in to_continue[:MAX_FIELDS]]
+        label, question = "Continue with this run", "The task continues with {runs}."
+        found.append(Action(Kind.CONTINUE, label, question, fields, len(current)))
+
+    found.append(_start(current, states))
     # With the end that it has reported, the task ends by itself, and has the result.
-    has_end = all(start.end for start in to_continue) and len(to_continue) == len(open_ones)
+    has_end = to_continue == open_ones and all(start.end for start in open_ones)
     if open_ones and not has_end:
-        found.append(_mark_as_success(open_ones, forgotten))
+        found.append(_mark_as_success(open_ones))
 
     return found
-
-
-def _may_have_worked(known: Known, state: State) -> bool:
-    """Return whether a start may have a run that did the work."""
-    return known.end != "failed" and state is not State.IDLE
-
-
-def _continue(
-    current: Sequence[Known], to_continue: Sequence[Known], forgotten: Sequence[str]
-) -> Action:
-    # A Clear starts the others again as well, so each start has a field.
-    return Action(
-        kind=Kind.CONTINUE,
-        label="Continue with this run",
-        question="The task continues with {runs}.",
-        done="The task was given {runs}.",
-        fields=[_field(start) for start in to_continue[:MAX_FIELDS]],
-        names=len(current),
-        forgotten=forgotten,
-    )
 
 
 def _field(known: Known) -> RunField:
@@ -569,35 +565,27 @@ def _field(known: Known) -> RunField:
         return RunField(key, known.name, given, "")
 
     run_id = known.run_id
-    if not run_id or known.why_not(run_id) or len(run_id) > _MAX_RUN_ID:
-        return RunField(key, known.name, "", known.run_link)
+    if known.why_not(run_id) or len(run_id) > _MAX_RUN_ID:
+        run_id = ""
     return RunField(key, known.name, run_id, known.run_link)
 
 
-def _start(current: Sequence[Known], states: dict[str, State], forgotten: Sequence[str]) -> Action:
-    is_first = {*states.values()} == {State.IDLE}
-    is_doubt = len(current) == 1 and states[current[0].name] is State.DOUBT
-    label = "Start another run"
+def _start(current: Sequence[Known], states: Sequence[State]) -> Action:
+    label, question = "Start another run", "Starts a run."
+    is_first = {*states} == {State.IDLE}
     if is_first:
         label = "Start a run"
-    elif is_doubt and not current[0].has_run:
+    elif [*states] == [State.DOUBT] and not current[0].has_run:
         label = "No run was started: start one"
 
-    question = "Starts a run."
     if len(current) > 1:
         question = f"Starts the runs of all {len(current)} names again."
         if not is_first:
             question = f"{question} That is a second run of each that has one."
     elif not is_first:
-        question = _question_of_another(current[0], states[current[0].name])
+        question = _question_of_another(current[0], states[0])
 
-    return Action(
-        kind=Kind.START,
-        label=label,
-        question=f"{question}{_unread(current)}",
-        done="The task starts again.",
-        forgotten=forgotten,
-    )
+    return Action(Kind.START, label, f"{question}{_unread(current)}")
 
 
 def _question_of_another(known: Known, state: State) -> str:
@@ -618,52 +606,22 @@ def _question_of_another(known: Known, state: State) -> str:
     return f"{second}. It may still be at work: it cannot be told to stop."
 
 
-def _mark_as_success(open_ones: Sequence[Known], forgotten: Sequence[str]) -> Action:
+def _mark_as_success(open_ones: Sequence[Known]) -> Action:
     question = "Marks the task as success."
     if not all(start.run_id for start in open_ones):
         question = f"{question} The next tasks get no run_id."
     if any(start.end for start in open_ones):
         question = f"{question} They do not get the result that the run has reported."
-    return Action(
-        kind=Kind.SUCCEED,
-        label="The run did the work: mark as success",
-        question=f"{question}{_unread(open_ones)}",
-        done="The task was marked as success.",
-        forgotten=forgotten,
-    )
+
+    label = "The run did the work: mark as success"
+    return Action(Kind.SUCCEED, label, f"{question}{_unread(open_ones)}")
 
 
-def _succeeded(current: Sequence[Known], forgotten: Sequence[str]) -> Action:
-    return Action(
-        kind=Kind.SUCCEED,
-        label="The run succeeded",
-        question=f"Marks the task as success{{result}}. The next tasks go on.{_unread(current)}",
-        done="The task was marked as success{result}.",
-        takes_result=True,
-        forgotten=forgotten,
-    )
-
-
-def _failed(current: Sequence[Known], forgotten: Sequence[str]) -> Action:
-    return Action(
-        kind=Kind.FAIL,
-        label="The run failed",
-        question=f"Marks the task as failed, without a retry.{_unread(current)}",
-        done="The task was marked as failed.",
-        forgotten=forgotten,
-    )
-
-
-def _take_back(given: Sequence[Known], forgotten: Sequence[str]) -> Action:
-    ids = [given_run(start)[0] for start in given]
-    what = f"run {ids[0]}" if len(ids) == 1 and ids[0] else "what was given"
-    return Action(
-        kind=Kind.TAKE_BACK,
-        label=f"Take back {what}",
-        question=f"The task no longer has {what}. {_CLEAR}",
-        done="It is taken back.",
-        forgotten=forgotten,
-    )
+def _take_back(given: Sequence[Known]) -> Action:
+    run_id, _ = given_run(given[0])
+    what = f"run {run_id}" if run_id and len(given) == 1 else "what was given"
+    question = f"The task no longer has {what}. {_CLEAR}"
+    return Action(Kind.TAKE_BACK, f"Take back {what}", question)
 
 
 def _unread(starts: Iterable[Known]) -> str:

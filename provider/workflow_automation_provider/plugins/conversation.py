@@ -63,8 +63,12 @@ class Conversation:
     :param state: what is known of its run
     :param is_current: whether it still says something of the task
     :param steps: what is known, in the order in which it happened
+    :param progress: a part of 1
+    :param known: what is known of a start, as :mod:`~.advice` reads it; None of a batch
+    :param until: when the wait for the run ends, None if the task does not wait
     :param silent_since: since when the run is late, or has reported nothing for half the time that
         it may; None if it is not
+    :param entry: the last entry of a batch
     """
 
     row: Any
@@ -73,16 +77,16 @@ class Conversation:
     state: State = State.UNKNOWN
     is_current: bool = True
     steps: Sequence[Step] = ()
+    progress: float | None = None
+    known: Known | None = None
+    until: datetime | None = None
     silent_since: datetime | None = None
+    entry: Mapping[str, Any] | None = None
 
     @property
-    def texts(self) -> list[Any]:
-        """What a search finds it by."""
-        row = self.row
-        texts = [row.dag_id, row.run_id, row.task_id, row.rendered_map_index]
-        if self.last:
-            texts.append(self.last.report)
-        return texts
+    def flow(self) -> Any:
+        """The flow, None if only the API key identifies it."""
+        return self.known.flow_id if self.known else (self.entry or {}).get("flow_id")
 
     @cached_property
     def last(self) -> Step | None:
@@ -114,51 +118,14 @@ class Conversation:
 
     def matches(self, words: str) -> bool:
         """Return whether one of its texts has these words."""
-        found = "\n".join(str(text) for text in self.texts if text)
+        row = self.row
+        texts = [self.flow, row.dag_id, row.run_id, row.task_id, row.rendered_map_index]
+        if self.known:
+            texts += [self.known.run_id, self.known.name]
+        if self.last:
+            texts.append(self.last.report)
+        found = "\n".join(str(text) for text in texts if text)
         return words.casefold() in found.casefold()
-
-
-@dataclass(frozen=True, kw_only=True)
-class StartConversation(Conversation):
-    """
-    A start and its run.
-
-    :param known: what is known of it, as :mod:`~.advice` reads it
-    :param message: what its run reported last, which decides nothing
-    :param until: when the wait ends, None if the task does not wait
-    """
-
-    known: Known
-    message: LastMessage
-    until: datetime | None = None
-
-    @property
-    def texts(self) -> list[Any]:
-        """What a search finds it by."""
-        return [self.known.flow_id, self.known.run_id, self.known.name, *super().texts]
-
-    @property
-    def progress(self) -> float | None:
-        """How far the run is, None once it has ended."""
-        return None if self.known.end else self.message.progress
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchConversation(Conversation):
-    """
-    A batch.
-
-    :param entry: its last entry
-    :param progress: a part of 1
-    """
-
-    entry: Any = None
-    progress: float | None = None
-
-    @property
-    def texts(self) -> list[Any]:
-        """What a search finds it by."""
-        return [self.entry.get("flow_id"), *super().texts]
 
 
 # Starts -------------------------------------------------------------------------------------------
@@ -173,14 +140,13 @@ def conversations(row: Any, task: TaskNow, entries: Mapping[str, Any]) -> list[C
     :param row: columns of the task instance
     :param entries: the values of its entries, None where one cannot be read
     """
-    found: list[Conversation] = []
-    found += _starts(row, task, entries)
+    found = [*_starts(row, task, entries)]
     if BATCH in entries:
         found.append(_batch(row, task, entries[BATCH]))
     return found
 
 
-def _starts(row: Any, task: TaskNow, entries: Mapping[str, Any]) -> Iterator[StartConversation]:
+def _starts(row: Any, task: TaskNow, entries: Mapping[str, Any]) -> Iterator[Conversation]:
     keys = _starts_of(entries)
     last = _last_by_name(keys, task.try_number)
     before: dict[str | None, list[Facts | None]] = {}
@@ -206,7 +172,7 @@ def _starts(row: Any, task: TaskNow, entries: Mapping[str, Any]) -> Iterator[Sta
             yield _start(row, task, replace(known, facts=None), _Entries())
 
 
-def _start(row: Any, task: TaskNow, known: Known, found: _Entries) -> StartConversation:
+def _start(row: Any, task: TaskNow, known: Known, found: _Entries) -> Conversation:
     state = state_of(task, known)
     # A task that is queued has not begun.
     at = row.start_date or row.date
@@ -219,17 +185,17 @@ def _start(row: Any, task: TaskNow, known: Known, found: _Entries) -> StartConve
         until = known.facts.until.astimezone(UTC)
         silent_since = _silent_since(known.facts, found.message)
 
-    return StartConversation(
+    return Conversation(
         row=row,
         task=task,
         at=at,
         state=state,
         is_current=known.counts(task),
         steps=steps,
-        silent_since=silent_since,
+        progress=None if known.end else found.message.progress,
         known=known,
-        message=found.message,
         until=until,
+        silent_since=silent_since,
     )
 
 
@@ -351,17 +317,15 @@ def _all_steps(facts: Facts, found: _Entries, state: State) -> Iterator[Step]:
 # A batch ------------------------------------------------------------------------------------------
 
 
-def _batch(row: Any, task: TaskNow, entry: Any) -> BatchConversation:
+def _batch(row: Any, task: TaskNow, entry: Any) -> Conversation:
     """Return what the last entry of a batch tells: of one that cannot be read, nothing."""
     at = row.start_date or row.date
     with contextlib.suppress(Exception):
         return _read_batch(row, task, at, entry)
-    return BatchConversation(row=row, task=task, at=at, entry={})
+    return Conversation(row=row, task=task, at=at)
 
 
-def _read_batch(
-    row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any]
-) -> BatchConversation:
+def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any]) -> Conversation:
     try_number = entry.get("try_number")
     counts = {**entry["counts"]}
     is_being_sent = task.state == "running" and task.try_number == try_number
@@ -386,7 +350,7 @@ def _read_batch(
 
     is_of_deleted = try_number is not None and try_number > task.try_number
     recorded = datetime.fromisoformat(entry["at"]).astimezone(UTC)
-    return BatchConversation(
+    return Conversation(
         row=row,
         task=task,
         at=at,

@@ -372,12 +372,13 @@ const ask = async (form) => {
   return text + (await consequence(form, runs));
 };
 
+// What each does in the end, and what is said then.
 const ACTS = {
-  continue: clear,
-  start: clear,
-  succeed: () => mark("success"),
-  fail: () => mark("failed"),
-  "take-back": () => {},
+  continue: [clear, "The task was given {runs}."],
+  start: [clear, "The task starts again."],
+  succeed: [() => mark("success"), "The task was marked as success{result}."],
+  fail: [() => mark("failed"), "The task was marked as failed."],
+  "take-back": [() => {}, "It is taken back."],
 };
 
 // Do it, in the order that loses nothing. What is done by then, `done` lists.
@@ -386,7 +387,7 @@ const act = async (form, done) => {
   const result = resultOf(form);
 
   const keys = runs.map((run) => run.key);
-  for (const key of JSON.parse(form.dataset.forgotten)) {
+  for (const key of JSON.parse(forms().dataset.forgotten)) {
     if (keys.includes(key)) continue; // it is written below
     await request("DELETE", entryPath(key), undefined, "delete task instances");
     done.push("What was given to the task is taken back.");
@@ -400,8 +401,9 @@ const act = async (form, done) => {
     done.push("The result is stored as the XCom result.");
   }
 
-  const cleared = await ACTS[form.dataset.kind]();
-  const text = filled(form.dataset.done, runs, result);
+  const [finish, said] = ACTS[form.dataset.kind];
+  const cleared = await finish();
+  const text = filled(said, runs, result);
   if (!isClear(form)) return text;
   return `${text} ${cleared.length ? `This task and ${instances(cleared)} were` : "This task was"} cleared.`;
 };

@@ -43,22 +43,21 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from workflow_automation_provider.plugins import queries
 from workflow_automation_provider.plugins.advice import (
+    Known,
     Sentence,
     State,
     TaskNow,
     advise,
     advise_batch,
-)
-from workflow_automation_provider.plugins.conversation import (
-    BatchConversation,
-    Conversation,
-    StartConversation,
+    given_keys,
 )
 from workflow_automation_provider.plugins.rendering import HEADERS, response, shown
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+
+    from workflow_automation_provider.plugins.conversation import Conversation
 
 PATH = "/workflow-automation/runs"
 """Path at which the page is mounted."""
@@ -204,46 +203,43 @@ def tab(
     """
     now = replace(task.now, has_triggerer=has_triggerer)
     runs = task.runs
-    starts = _last_of_each_name(runs)
-    batches = [run for run in runs if isinstance(run, BatchConversation)]
-    sentences, actions = advise(now, [start.known for start in starts])
+    known = _last_of_each_name(runs)
+    sentences, actions = advise(now, known)
+    said = {start.name: sentence for start, sentence in zip(known, sentences, strict=True)}
 
-    shown_starts = {id(run) for run in _last(starts)}
-    cards: list[tuple[Conversation, Sentence]] = [
-        (start, sentence)
-        for start, sentence in zip(starts, sentences, strict=True)
-        if id(start) in shown_starts
-    ]
-    cards += [
-        (batch, advise_batch(now, batch.state, is_current=batch.is_current)) for batch in batches
-    ]
+    def sentence(run: Conversation) -> Sentence:
+        if run.known is None:
+            return advise_batch(now, run.state, run.is_current)
+        return said[run.known.name]
 
     last = _last(runs)
     return response(
         title="Flow run",
         base=base,
         row=task.row,
-        cards=cards,
+        cards=[run for run in last if not run.known or run.known.is_last],
+        sentence=sentence,
         runs=last,
         left_out=len(runs) - len(last),
         actions=actions if _HAS_STORE_API else [],
+        forgotten=given_keys(known),
         may_change=may_change,
         may_push=may_push,
         keeps_state=now.drops_state,
-        seen=_fingerprint(now, starts),
+        seen=_fingerprint(now, known),
         items=queries.items_without_run(task, MAX_ITEMS),
     )
 
 
-def _last_of_each_name(runs: Sequence[Conversation]) -> list[StartConversation]:
-    """Return the last start of each name, in the order in which they were sent."""
-    starts = [run for run in runs if isinstance(run, StartConversation) and run.known.is_last]
-    return sorted(starts, key=lambda run: (run.at, run.known.name))
+def _last_of_each_name(runs: Sequence[Conversation]) -> list[Known]:
+    """Return what is known of the last start of each name, in the order of the names."""
+    known = [run.known for run in runs if run.known and run.known.is_last]
+    return sorted(known, key=lambda start: start.name)
 
 
-def _fingerprint(now: TaskNow, starts: Sequence[StartConversation]) -> str:
+def _fingerprint(now: TaskNow, known: Sequence[Known]) -> str:
     """Return a text that changes with whatever a person has decided by."""
-    facts = (now.state, now.try_number, now.max_tries, [start.known for start in starts])
+    facts = (now.state, now.try_number, now.max_tries, known)
     return hashlib.sha256(repr(facts).encode(errors="replace")).hexdigest()[:16]
 
 
@@ -255,8 +251,7 @@ def flow_run_of_a_person(task: _TaskDep, name: str = "", flow_run: str = "") -> 
     :param name: the name of the start
     """
     shown_id, typed = shown(flow_run, 1000), flow_run.strip()
-    starts = _last_of_each_name(task.runs)
-    known = next((start.known for start in starts if start.known.name == name), None)
+    known = next((one for one in _last_of_each_name(task.runs) if one.name == name), None)
     why = "the task has no such start"
     if known:
         why = known.why_not(typed) or ""
