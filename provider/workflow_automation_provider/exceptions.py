@@ -60,6 +60,7 @@ class Accepted(enum.Enum):
 # 90 characters. What could start another run comes first.
 _FIX = "Fix the cause, then {again}"
 _LATER = "If Airflow does not retry the task, {again}"
+_ELSE = "If Airflow does not retry the task, {continue_with_it}"
 _NO_RUN = "No run was started."
 
 
@@ -84,7 +85,7 @@ class Code(enum.StrEnum):
         return self
 
     INVALID = "invalid-request", "Nothing was sent.", _FIX
-    CONNECTION = "connection-unusable", "{run} was started.", f"Correct the connection.\n{_LATER}"
+    CONNECTION = "connection-unusable", "{run} was started.", f"Fix the cause.\n{_ELSE}"
     FILE = "file-unavailable", "Nothing was sent.", f"Provide the file.\n{_LATER}"
     NOT_SENT = "not-sent", _NO_RUN, _LATER
     BUSY = "busy", _NO_RUN, _LATER
@@ -262,9 +263,10 @@ class InvalidRequestError(WorkflowAutomationError, ValueError):
 
 class ConnectionUnusableError(WorkflowAutomationError):
     """
-    A run was started, and what follows needs the connection, which cannot be used.
+    A run was started, and what follows needs a connection, which cannot be used.
 
-    A retry goes on with the run.
+    Such as that of its mailbox; ``accepted`` is ``MAYBE`` where it is unknown whether there is a
+    run. A retry goes on with the run.
     """
 
     _code = Code.CONNECTION

@@ -254,14 +254,16 @@ class World:
 
         operator = copy.copy(self.operator)
         context = self._context(process, row, operator, before)
-        method = getattr(operator, row.next_method) if row.next_method else operator.execute
         kwargs = dict(row.next_kwargs or {})
         if before == "deferred":
             kwargs["event"] = {}
         if before == "awaiting_input":
             kwargs["event"] = {"error": "The time is up.", "error_type": "timeout"}
         try:
-            process.result = method(context, **kwargs)
+            if row.next_method:
+                process.result = operator.resume_execution(row.next_method, kwargs, context)
+            else:
+                process.result = operator.execute(context)
             process.call(
                 "push", "return_value", lambda: self._push(process, "return_value", process.result)
             )

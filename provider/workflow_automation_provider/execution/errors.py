@@ -130,10 +130,11 @@ def error_after_start(
     has_record = _has_store(context)
     is_retried = has_record and _is_left_to_airflow(error, retried)
 
+    again = how_to_continue(run_id) if has_record else _UPLOAD_AGAIN
     what_to_do = _what_to_do(
         error.code,
-        again=how_to_continue(run_id) if has_record else _UPLOAD_AGAIN,
-        continue_with_it=_how_to_continue_in(context, run_id),
+        again=again,
+        continue_with_it=again,
         will_retry=is_retried and _has_retries_left(context),
     )
     lines = [error.next_step, what_to_do]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workflow_automation_provider.exceptions import (
     BusyError,
+    ConnectionUnusableError,
     FileUnavailableError,
     NotSentError,
     OutcomeUnknownError,
@@ -45,8 +46,8 @@ _MIN_LEFT = 0.01
 # How soon a wait ends after Airflow ended the task, in seconds.
 _POLL_INTERVAL = 0.1
 
-LEFT_TO_AIRFLOW = (BusyError, NotSentError, FileUnavailableError)
-"""Errors after which Airflow may retry a task, because nothing was done."""
+LEFT_TO_AIRFLOW = (BusyError, NotSentError, FileUnavailableError, ConnectionUnusableError)
+"""Errors after which Airflow may retry a task: nothing was done, or a retry looks for its run."""
 
 
 # How often the service may put a try off, on Airflow 3.4, before that spends a retry.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from workflow_automation_provider.client.checks import check_names, check_rendered
 from workflow_automation_provider.exceptions import (
-    ConnectionUnusableError,
     OutcomeUnknownError,
     RunFailedError,
     UnidentifiedError,
@@ -137,6 +136,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         self._are_files_given = files is not None
         self.on_unknown_start = on_unknown_start
         self._flow_run: FlowRun | None = None
+        self._trigger_failure = ""
         self._check_values()
 
     def _check_values(self) -> None:
@@ -176,8 +176,28 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         """The link of the button **Open run**, empty if there is none; None before it is known."""
         return self._flow_run.link if self._flow_run else None
 
+    def resume_execution(
+        self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
+    ) -> Any:
+        """
+        Continue a task that waits; where its trigger has failed or timed out, look at its run.
+
+        :param next_method: ``__fail__`` where it has
+        """
+        if next_method != "__fail__":
+            return super().resume_execution(next_method, next_kwargs, context)
+
+        failure = next_kwargs or {}
+        lines = [str(failure.get("error", "")), *(failure.get("traceback") or ())]
+        self._trigger_failure = lines[-1].strip() or "unknown"
+        return self._execute(context, pushed="")
+
     def execute_complete(
-        self, context: Context, event: dict[str, Any] | None = None, pushed: str = ""
+        self,
+        context: Context,
+        event: dict[str, Any] | None = None,
+        pushed: str = "",
+        **_: object,
     ) -> RunResult:
         """
         Continue a task that waits: Airflow calls this in place of ``execute``.
@@ -187,6 +207,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         :param event: that Airflow's timeout has passed, which the endpoint may have shortened; not
             needed
         :param pushed: hash of what the task has pushed of its run
+        :param _: what a task was suspended with by another version
         """
         return self._execute(context, pushed=pushed)
 
@@ -200,6 +221,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             context["ti"].max_tries,
             self._request_digest(),
             is_resumed=pushed is not None,
+            trigger_failure=self._trigger_failure,
             on_unknown_start=self.on_unknown_start,
             on_run_failed=self.on_run_failed,
             claim_timeout=self.claim_timeout,
@@ -262,7 +284,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
                 error.with_facts(flow_id=flow_id, run_id=run_id),
                 context,
                 run,
-                retried=(OutcomeUnknownError, ConnectionUnusableError),
+                retried=(OutcomeUnknownError,),
             )
 
         retried: list[type[WorkflowAutomationError]] = []

@@ -14,9 +14,11 @@ import copy
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -131,7 +133,7 @@ def rendered(operator, **values):
     return operator
 
 
-def in_world(operator, *steps, struck_by=None):
+def in_world(operator, *steps, struck_by=None, **connection):
     """
     Raise the error of a task in a database after its first try.
 
@@ -139,7 +141,7 @@ def in_world(operator, *steps, struck_by=None):
     """
 
     def step(tries):
-        task = tries.fixture("world")(operator)
+        task = tries.fixture("world")(operator, **connection)
         # Whether the store is probed differs between Airflow's versions.
         tries.left = lambda: (
             len(task.requests),
@@ -213,6 +215,31 @@ DOUBT = [fault("drop_after"), START_AGAIN]
 CLAIMED = says("started", 0, run_id=True)
 LOCAL = "http://127.0.0.1"
 FOLDER = "s3://aws_default@bucket/folder"
+
+
+def mailed(*steps, struck_by=None, **options):
+    """Raise the error of a look at a run that writes to a mailbox."""
+    folder = Path(tempfile.mkdtemp()).as_uri()
+    return in_world(
+        waits(**options),
+        *steps,
+        tries_again,
+        struck_by=struck_by,
+        callback_base_url=f"{folder}/box",
+    )
+
+
+def spoilt(task):
+    Path(unquote(urlsplit(task.flow.runs[0].url).path)).mkdir()
+
+
+def spoilt_by(body):
+    return lambda task: Path(unquote(urlsplit(task.flow.runs[0].url).path)).write_bytes(body)
+
+
+def fails_the_trigger(task):
+    task.rows.defer("__fail__", {"traceback": ["Traceback", "ImportError: no such module\n"]})
+
 
 CASES: dict[str, list[Callable[[Tries], object]]] = {
     "an earlier try is in doubt": [fault("drop_after"), execute(trigger()), execute(trigger())],
@@ -340,6 +367,12 @@ CASES: dict[str, list[Callable[[Tries], object]]] = {
     "a connection that is gone when the run failed": in_world(
         waits(), says("failed"), loses_its_connection, tries_again
     ),
+    "a mailbox that cannot be read": mailed(spoilt),
+    "a mailbox that cannot be read in doubt": mailed(
+        spoilt, struck_by="drop_after", on_unknown_start="start_again"
+    ),
+    "a mailbox with what is no report": mailed(spoilt_by(b"{}")),
+    "a trigger that failed": mailed(fails_the_trigger),
 }
 
 
@@ -370,6 +403,7 @@ def test_messages(request, name):
         type(caught.value).__name__, accepted, retry, *tries.left(), caught.value
     )
     text = re.sub(r"http://127\.0\.0\.1:\d+", "http://service", text)
+    text = re.sub(r"/\S+/box/\w+", "/box/HASH", text)
     text = re.sub(r"(\d{4}-\d\d-\d\dT|\b)\d\d:\d\d:\d\d(\.\d+)?(\+00:00)?", "TIME", text)
     if os.environ.get("GOLDEN"):
         renew(name, text)

@@ -8,7 +8,7 @@ only looks whether it is there.
 
 from __future__ import annotations
 
-from workflow_automation_provider.exceptions import RunFailedError
+from workflow_automation_provider.exceptions import RunTimeoutError
 from workflow_automation_provider.execution.callbacks.report import (
     MAX_BODY,
     Ended,
@@ -34,7 +34,7 @@ def read_end(url: str, token: str) -> End | None:
 
     :param url: that of its mailbox
     :param token: the hash of its token
-    :raises RunFailedError: if what it has written is not valid
+    :raises RunTimeoutError: if what it has written is not valid: no end can come any more
     :raises NotSentError: if the store cannot be asked
     """
     written = open_mailbox(url).read(MAX_BODY)
@@ -48,13 +48,14 @@ def read_end(url: str, token: str) -> End | None:
         report = parse(written.body)
         if not isinstance(report, Ended):
             raise ValueError("status is not 'success' or 'failed': a mailbox is for the end alone.")
-    except ValueError as error:
-        raise RunFailedError(
+
+        ended = without_mailbox(report, token)
+    except Exception as error:
+        raise RunTimeoutError(
             f"What the run wrote to its mailbox {url} is not valid: {error}",
             next_step="Correct the last step of the flow. The object is left as it is.",
         ) from None
 
-    ended = without_mailbox(report, token)
     return End(
         at=written.at,
         status=ended.status,

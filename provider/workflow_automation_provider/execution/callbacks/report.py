@@ -27,6 +27,7 @@ import json
 import math
 import re
 import secrets
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -39,8 +40,8 @@ PATH = "/workflow-automation/callback"
 
 _WITHHELD_URL = "(withheld: the URL of the mailbox)"
 _WITHHELD = "(withheld: the token of the callback)"
-_WORD = re.compile(r'[^"\\\s]+')
-"""What a URL is in JSON: neither quoted, nor escaped, nor with a blank."""
+_WORD = re.compile(r'[^"\s]+')
+"""What a URL is in a text: without a blank, also in JSON within it."""
 
 MAX_BODY = 64 * 1024
 """The maximum size of a callback's body in bytes: its result becomes an XCom."""
@@ -193,14 +194,14 @@ def without_token(report: Report, token: str) -> Report:
 
 def _withheld(token: str, value: Any) -> Any:
     # Only the token is replaced: the task would later withhold the whole text around the URL.
-    text = json.dumps(value)
-    text = text.replace(f"{PATH}?token={token}", _WITHHELD)
-    text = text.replace(token, _WITHHELD)
+    def without(text: str) -> str:
+        return text.replace(f"{PATH}?token={token}", _WITHHELD).replace(token, _WITHHELD)
 
     # The token may also be there in another form, such as base64, or the URL of another try.
     redactor = Redactor([], key=token)
     redactor.add_marker(f"{PATH}?token=")
-    return _WITHHELD if redactor.reveals(text) else json.loads(text)
+    shown = _with_texts(value, without)
+    return _WITHHELD if redactor.reveals(json.dumps(shown)) else shown
 
 
 def without_mailbox(report: Ended, token: str) -> Ended:
@@ -213,13 +214,33 @@ def without_mailbox(report: Ended, token: str) -> Ended:
 
 
 def _without_mailbox(token: str, value: Any) -> Any:
-    whole = json.dumps(value)
-    text = _WORD.sub(lambda word: _WITHHELD_URL if token in word[0] else word[0], whole)
-    # An escape in the URL, as in JSON within JSON, ends the word before the signature.
-    is_cut = text != whole and any(name in text for name in SECRET_PARAMETERS)
-    # It may be in another form, such as base64.
-    is_revealed = is_cut or Redactor([], key=token).reveals(text)
-    return _WITHHELD_URL if is_revealed else json.loads(text)
+    # Of a URL, its query alone may be there.
+    marks = (token, *(f"{name}=" for name in SECRET_PARAMETERS))
+
+    def without(text: str) -> str:
+        return _WORD.sub(
+            lambda word: _WITHHELD_URL if any(mark in word[0] for mark in marks) else word[0], text
+        )
+
+    shown = _with_texts(value, without)
+    text = json.dumps(shown)
+    # It may be in another form, such as base64, or its query as an object.
+    has_parameter = any(name in text for name in SECRET_PARAMETERS)
+    is_revealed = has_parameter or Redactor([], key=token).reveals(text)
+    return _WITHHELD_URL if is_revealed else shown
+
+
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a JSON value with its texts and names changed."""
+    match value:
+        case str():
+            return change(value)
+        case list():
+            return [_with_texts(item, change) for item in value]
+        case dict():
+            return {change(name): _with_texts(item, change) for name, item in value.items()}
+
+    return value
 
 
 def _value(name: str, value: Any) -> Any:

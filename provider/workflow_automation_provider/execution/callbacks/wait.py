@@ -31,7 +31,6 @@ from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import (
     Code,
     ConnectionUnusableError,
-    NotSentError,
     RunFailedError,
     RunTimeoutError,
     WorkflowAutomationError,
@@ -103,9 +102,11 @@ class CompletionWait:
         :raises RunFailedError: if the run failed, or was told to stop
         :raises RunTimeoutError: if no result was reported in time
         :raises InvalidRequestError: if the task has adopted the run, and another one has the task
-        :raises ConnectionUnusableError: if the run has ended, but the connection cannot be used
+        :raises ConnectionUnusableError: if the run has ended, but the connection cannot be used; or
+            if the trigger has failed
         :raises BaseException: Airflow's signal to suspend the task
         """
+        problem = ""
         while not facts.reports.end:
             left = self._left(facts)
             if left <= timedelta():
@@ -117,6 +118,8 @@ class CompletionWait:
 
                 continue
 
+            if self._options.trigger_failure:
+                raise self._trigger_failed(facts)
             if is_supervised():
                 self._suspend(facts, left)
             # Outside a scheduler, nobody would wake the task.
@@ -126,7 +129,14 @@ class CompletionWait:
                 )
 
             time.sleep(POLL_INTERVAL)
-            facts = self._look(facts)
+            try:
+                facts = self._look(facts)
+            except ConnectionUnusableError as error:
+                # It may pass, as for the trigger.
+                if error.message != problem:
+                    self._log.warning(error.message)
+
+                problem = error.message
 
         return self._ended(facts, facts.reports.end)
 
@@ -135,21 +145,13 @@ class CompletionWait:
         Return the facts with what the run has reported by now.
 
         :raises RunFailedError: if it was told to stop, or has written no valid end
-        :raises NotSentError: if its mailbox cannot be read
+        :raises ConnectionUnusableError: if its mailbox cannot be read
         :raises InvalidRequestError: if the task has adopted the run, and another one has the task
         """
-        start = facts.start
-        try:
-            reports = self._record.reports(start, certainly=certainly)
-        except RunFailedError as error:
-            raise error.with_facts(consequence="", **self._ids(facts)) from None
-        except NotSentError as error:
-            # This try may have started the run.
-            raise error.with_facts(consequence="") from error.__cause__
-
-        facts = facts._replace(reports=reports)
-        if start.run:
-            check_adopted(start.run["run_id"], reports)
+        facts = self._record.look(facts, certainly=certainly)
+        run, reports = facts.start.run, facts.reports
+        if run:
+            check_adopted(run["run_id"], reports)
         if reports.stopped and not reports.end:
             raise RunFailedError("The run was told to stop.", **self._ids(facts))
 
@@ -172,6 +174,17 @@ class CompletionWait:
         """Return when the run last reported something, or the wait began."""
         assert facts.start.token  # noqa: S101
         return facts.last_report_at(self._record.last_message(facts.start.token))
+
+    def _trigger_failed(self, facts: Facts) -> WorkflowAutomationError:
+        """Return the error for a task whose trigger has failed, or was never run in time."""
+        failure = self._options.trigger_failure
+        if failure == "Trigger timeout":
+            return self._overdue(facts)
+        return ConnectionUnusableError(
+            f"The trigger that looks for the end of the run has failed: {one_line(failure)}",
+            next_step="Look at the log of Airflow's triggerer.",
+            **self._ids(facts),
+        )
 
     def _timed_out(self, facts: Facts) -> RunTimeoutError:
         """Return the error for a run that is overdue, or silent."""

@@ -242,6 +242,8 @@ class StartOptions(NamedTuple):
     :param request: as in :class:`Start`
     :param is_named: whether it is a start by name, whose request must not change
     :param is_resumed: whether Airflow continues a task that waited: it sends nothing then
+    :param trigger_failure: why it does so, if its trigger has failed or timed out: it looks, and is
+        not suspended again
     """
 
     max_tries: int
@@ -255,6 +257,7 @@ class StartOptions(NamedTuple):
     completion_timeout: timedelta = timedelta()
     heartbeat_timeout: timedelta | None = None
     callback_input: str = ""
+    trigger_failure: str = ""
 
     @property
     def replaces_failed(self) -> bool:

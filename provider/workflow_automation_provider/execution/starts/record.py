@@ -10,9 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from workflow_automation_provider.exceptions import NotSentError, RunFailedError
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    Code,
+    ConnectionUnusableError,
+    NotSentError,
+    RunTimeoutError,
+    WorkflowAutomationError,
+)
 from workflow_automation_provider.execution.starts.entries import (
-    NO_REPORTS,
     RUN,
     End,
     LastMessage,
@@ -88,16 +94,29 @@ class StartRecord(TaskRecord):
             self._facts(start, looks=number == 0) for number, start in enumerate(self._starts())
         ]
 
-    def reports(self, start: Start, *, certainly: bool = False) -> RunReports:
+    def look(self, facts: Facts, *, certainly: bool = False) -> Facts:
         """
-        Return what the run of a start has reported, as far as it is seen.
+        Return the facts of a start that gave out a token, with what its run has reported by now.
 
-        :param start: one that gave out a token
+        A mailbox that cannot be read says nothing of the run, and decides nothing.
+
         :param certainly: whether to look again, after a probe, if nothing is seen
         :raises RuntimeError: if the store does not return the probe
-        :raises RunFailedError: if what is in the mailbox is not valid
-        :raises NotSentError: if the mailbox cannot be read
+        :raises RunTimeoutError: if what is in the mailbox is not valid
+        :raises ConnectionUnusableError: if the mailbox cannot be read
+        :raises NotSentError: so, of a start that started nothing
         """
+        run_id = facts.run(None).get("run_id")
+        try:
+            return facts._replace(reports=self._reports(facts.start, certainly=certainly))
+        except RunTimeoutError as error:
+            run = f"Run {run_id}" if run_id else "A run"
+            raise error.with_facts(run_id=run_id, consequence=f"{run} was started.") from None
+        except NotSentError as error:
+            raise _unread(error, facts, run_id) from error.__cause__
+
+    def _reports(self, start: Start, *, certainly: bool) -> RunReports:
+        """Return what the run of a start has reported, as far as it is seen."""
         assert start.token  # noqa: S101
         key = run_key(start.token)
         entry = self.get(key)
@@ -183,21 +202,10 @@ class StartRecord(TaskRecord):
         Return what is seen of a start.
 
         :param looks: whether to look into its mailbox, if it has one
-        :raises RunFailedError: if what is there is not valid
-        :raises NotSentError: if it cannot be read
+        :raises WorkflowAutomationError: if that cannot be read, or what is there is not valid
         """
         facts = facts_of(start, self._read_for_facts, name=self.name)
-        if not (looks and start.mailbox):
-            return facts
-
-        try:
-            return facts._replace(reports=self.reports(start))
-        except NotSentError as error:
-            earlier = f"Nothing was sent in this try. Before, {facts.text(None)}"
-            raise error.with_facts(consequence=earlier) from error.__cause__
-        except RunFailedError as error:
-            run_id = facts.run(None).get("run_id")
-            raise error.with_facts(run_id=run_id, consequence="") from None
+        return self.look(facts) if looks and start.mailbox else facts
 
     def _read_for_facts(self, key: str) -> Any:
         if key.startswith(RUN):
@@ -265,7 +273,7 @@ class StartRecord(TaskRecord):
             self.set(revoked_key(token), entry_of(Revoked(datetime.now(UTC))))
             self._write_again(facts.start)
 
-        return facts._replace(reports=self.reports(facts.start, certainly=True), is_settled=True)
+        return self.look(facts, certainly=True)._replace(is_settled=True)
 
     def adopt(self, run: RunResult, last: Facts | None, **wait: float | None) -> Facts:
         """
@@ -300,8 +308,8 @@ class StartRecord(TaskRecord):
             self._write_again(before)
 
         self.forget_adopted()
-        reports = self.reports(start, certainly=True) if start.token else NO_REPORTS
-        return Facts(start=start, reports=reports)
+        facts = Facts(start=start)
+        return self.look(facts, certainly=True) if start.token else facts
 
     def forget_adopted(self) -> None:
         """Delete what a person wrote: it would bring the run back at a Clear months later."""
@@ -329,3 +337,26 @@ class StartRecord(TaskRecord):
 
     def _start_key(self, start: Start) -> str:
         return start_key(start.place, self.name)
+
+
+def _unread(error: NotSentError, facts: Facts, run_id: str | None) -> WorkflowAutomationError:
+    """Return the error for a mailbox that cannot be read: what is known of the start stays true."""
+    consequence = facts.text(None)
+    kind = facts.outcome and facts.outcome.kind
+    if kind == "nothing":
+        return error.with_facts(consequence=f"Nothing was sent in this try. {consequence}".strip())
+
+    code, accepted = Code.CONNECTION, Accepted.YES
+    if kind == "unidentified":
+        code = Code.UNIDENTIFIED
+    elif kind is None and facts.start.run is None:
+        code, accepted = Code.START_UNKNOWN, Accepted.MAYBE
+
+    return ConnectionUnusableError(
+        error.message,
+        consequence=f"Before, {consequence}",
+        code=code,
+        accepted=accepted,
+        flow_id=facts.start.flow_id,
+        run_id=run_id,
+    )

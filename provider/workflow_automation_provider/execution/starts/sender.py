@@ -15,7 +15,9 @@ from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
+    ConnectionUnusableError,
     NotSentError,
+    RunTimeoutError,
     UnidentifiedError,
     WorkflowAutomationError,
 )
@@ -155,7 +157,7 @@ class StartSender:
 
         # A proxy may have sent the request twice, and returned the run that is told to stop.
         try:
-            return facts._replace(reports=self._record.reports(self._start))
+            return self._record.look(facts)
         except Exception:
             self._log.warning("Whether another run has claimed is unknown.", exc_info=True)
             return facts
@@ -170,22 +172,31 @@ class StartSender:
         :param run: the run that was started, but could not be recorded
         :raises WorkflowAutomationError: if no run has begun
         """
-        start = self._start
+        outcome = None
         now = datetime.now(UTC)
-        if error.accepted is Accepted.NO:
-            self._write_outcome(Outcome(kind="nothing", at=now))
-        elif error.accepted is Accepted.YES and run is None:
-            self._write_outcome(Outcome(kind="unidentified", at=now, reason=error.reason))
+        if run:
+            outcome = Outcome(kind="run", at=self._start.at, run=run)
+        elif error.accepted is Accepted.NO:
+            outcome = Outcome(kind="nothing", at=now)
+        elif error.accepted is Accepted.YES:
+            outcome = Outcome(kind="unidentified", at=now, reason=error.reason)
 
-        if start.token is None:
+        if outcome and not run:
+            self._write_outcome(outcome)
+        if self._start.token is None:
             raise error
 
-        facts = self._settled(error)
+        try:
+            facts = self._settled(Facts(start=self._start, outcome=outcome), error)
+        except (ConnectionUnusableError, NotSentError) as problem:
+            # The next try looks again.
+            raise problem.with_facts(
+                consequence=f"{error.reason}\n{error.consequence}"
+            ) from problem.__cause__
+
         if facts and facts.reports.has_begun:
             if error.accepted is Accepted.NO:
                 self._log.warning("The run has begun anyway: %s", error.reason)
-            if run:
-                facts = facts._replace(outcome=Outcome(kind="run", at=start.at, run=run))
             return facts
 
         if facts is None or error.accepted is Accepted.NO:
@@ -193,13 +204,14 @@ class StartSender:
 
         raise self._in_doubt(error, is_settled=facts.is_settled)
 
-    def _settled(self, error: WorkflowAutomationError) -> Facts | None:
+    def _settled(self, facts: Facts, error: WorkflowAutomationError) -> Facts | None:
         """
         Return what is known of a start without a usable response.
 
         If no later try would settle it, its token is revoked.
 
         :return: None if the store cannot tell
+        :raises WorkflowAutomationError: if its mailbox cannot be read, or has what is not valid
         """
         is_unknown = error.accepted is Accepted.MAYBE
         may_send_again = is_unknown and self._options.on_unknown_start != "fail"
@@ -207,24 +219,18 @@ class StartSender:
         # Without a token that can be revoked, another try has nothing to do.
         is_left_to_next_try = not self._start.asks or (is_retried and not self._record.is_last_try)
         try:
-            facts = self._looked()
-            if error.accepted is not Accepted.NO:
+            if error.accepted is Accepted.NO:
+                facts = self._record.look(facts)
+            else:
                 facts = self._settlement.await_report(facts)
             if facts.reports.has_begun or is_left_to_next_try or self._retrier.is_ended():
                 return facts
             return self._settlement.revoke(facts)
+        except (ConnectionUnusableError, NotSentError, RunTimeoutError):
+            raise
         except Exception:
             self._log.exception("Whether a run has claimed this start could not be settled.")
             return None
-
-    def _looked(self) -> Facts:
-        """Return what is known of the start, also if its mailbox cannot be read just now."""
-        facts = Facts(start=self._start)
-        try:
-            return facts._replace(reports=self._record.reports(self._start))
-        except NotSentError as problem:
-            self._log.warning(problem.message)
-            return facts
 
     def _in_doubt(
         self, error: WorkflowAutomationError, *, is_settled: bool

@@ -7,12 +7,15 @@ from then on.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from workflow_automation_provider.exceptions import NotSentError
+from workflow_automation_provider.exceptions import (
+    ConnectionUnusableError,
+    NotSentError,
+    WorkflowAutomationError,
+)
 
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.retry import SendRetrier
@@ -45,22 +48,32 @@ class Settlement:
         :raises Exception: if it is not certain that the token is revoked
         """
         if not facts.is_denied:
-            facts = self.await_report(facts)
+            facts = self.await_report(facts, looks=False)
         if facts.reports.has_begun:
             return facts
         return self.revoke(facts)
 
-    def await_report(self, facts: Facts) -> Facts:
-        """Wait for a run to claim or to end, or for the task's end."""
-        start = facts.start
-        assert start.token  # noqa: S101
+    def await_report(self, facts: Facts, *, looks: bool = True) -> Facts:
+        """
+        Wait for a run to claim or to end, or for the task's end.
+
+        :param looks: whether to look at once
+        :raises ConnectionUnusableError: if its mailbox cannot be read at the last look
+        """
         # Another worker's clock may be ahead.
-        until = min(start.at, datetime.now(UTC)) + self.claim_timeout
-        is_logged = False
-        while not (facts.reports.has_begun or facts.reports.stopped or self._retrier.is_ended()):
+        until = min(facts.start.at, datetime.now(UTC)) + self.claim_timeout
+        is_logged, problem = False, None
+        while True:
+            if looks:
+                facts, problem = self._looked(facts)
+
+            looks = True
             left = (until - datetime.now(UTC)).total_seconds()
-            if left <= 0:
-                break
+            is_known = facts.reports.has_begun or facts.reports.stopped
+            if is_known or self._retrier.is_ended() or left <= 0:
+                if problem:
+                    raise problem
+                return facts
 
             if not is_logged:
                 # If this is the last try, and is killed while it waits, its log ends here.
@@ -71,11 +84,13 @@ class Settlement:
                 is_logged = True
 
             time.sleep(min(POLL_INTERVAL, left))
-            # A mailbox that cannot be read may be in a moment: the last look is certain.
-            with contextlib.suppress(NotSentError):
-                facts = facts._replace(reports=self._record.reports(start))
 
-        return facts
+    def _looked(self, facts: Facts) -> tuple[Facts, WorkflowAutomationError | None]:
+        """Return the facts, and why the mailbox cannot be read, which may pass."""
+        try:
+            return self._record.look(facts), None
+        except (ConnectionUnusableError, NotSentError) as problem:
+            return facts, problem
 
     def revoke(self, facts: Facts) -> Facts:
         """

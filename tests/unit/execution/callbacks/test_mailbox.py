@@ -15,8 +15,10 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from entry_keys import REVOKED, RUN, START
 from workflow_automation_provider.exceptions import (
+    Accepted,
+    Code,
+    ConnectionUnusableError,
     InvalidRequestError,
-    NotSentError,
     OutcomeUnknownError,
     RunFailedError,
     RunTimeoutError,
@@ -125,6 +127,44 @@ def test_no_end_in_time_fails_the_task_and_names_the_mailbox(mailed):
     assert "told to stop" not in str(error)
 
 
+FAILED = {"error": "Trigger failure", "traceback": ["Traceback", "ImportError: no such module\n"]}
+TIMED_OUT = {"error": "Trigger timeout"}
+
+
+@pytest.mark.parametrize("failure", [FAILED, TIMED_OUT])
+def test_an_end_counts_also_where_the_trigger_has_failed(mailed, failure):
+    task = mailed()
+    task.flow.reports("success", result=1)
+    task.rows.defer("__fail__", failure)
+    assert task.try_().result["result"] == 1
+
+
+def test_a_trigger_that_failed_ends_the_try_and_the_next_one_waits_again(mailed):
+    task = mailed()
+    task.rows.defer("__fail__", FAILED)
+    error = task.try_().error
+    assert (task.state, error.accepted) == ("up_for_retry", Accepted.YES)
+    assert error.run_id == task.flow.runs[0].run_id
+    assert mentions(str(error), "ImportError")
+    task.try_()
+    assert (task.state, triggers(task)) == ("deferred", 1)
+
+
+def test_a_trigger_that_was_not_run_in_time_is_an_overdue_run(mailed):
+    task = mailed()
+    task.rows.defer("__fail__", TIMED_OUT)
+    error = task.try_().error
+    assert (task.state, error.code) == ("failed", Code.RUN_OVERDUE)
+    assert error.run_id == task.flow.runs[0].run_id
+
+
+def test_a_task_that_another_version_suspended_goes_on(mailed):
+    task = mailed()
+    task.rows.defer("execute_complete", {"of_another_version": 1})
+    task.flow.reports("success", result=1)
+    assert task.try_().result["result"] == 1
+
+
 def test_an_end_at_the_deadline_counts(mailed):
     task = mailed(completion_timeout=MOMENT)
     later(task, hours=1)
@@ -189,11 +229,26 @@ def test_a_run_of_this_try_is_named_where_its_end_is_not_valid(mailed, in_its_pr
     assert f"Run {task.flow.runs[0].run_id} was started." in str(task.last.error)
 
 
+def test_outside_a_scheduler_a_look_that_fails_may_pass(mailed, in_its_process):
+    def repair(task):
+        object_of(task).rmdir()
+        task.flow.reports("success", result=1)
+
+    def spoil():
+        task = task_of(mailed)
+        object_of(task).mkdir()
+        threading.Timer(1.2, repair, [task]).start()
+
+    ended = mailed(None, after("send", TRIGGER, spoil))
+    assert ended.state == "success", ended.last.error
+    assert ended.last.output.count("cannot be read") <= 3
+
+
 def test_a_run_of_this_try_is_named_where_its_mailbox_cannot_be_read(mailed, in_its_process):
     def spoil():
         object_of(task_of(mailed)).mkdir()
 
-    task = mailed(None, after("send", TRIGGER, spoil))
+    task = mailed(None, after("send", TRIGGER, spoil), completion_timeout=timedelta(seconds=1))
     assert f"Run {task.flow.runs[0].run_id} was started." in str(task.last.error)
     assert "Nothing was sent" not in str(task.last.error)
 
@@ -441,8 +496,10 @@ def test_a_mailbox_that_cannot_be_read_is_retried(mailed):
     task = mailed()
     object_of(task).mkdir()
     error = task.try_().error
-    assert isinstance(error, NotSentError)
-    assert f"started run {task.flow.runs[0].run_id}" in task.last.output
+    run = task.flow.runs[0].run_id
+    assert isinstance(error, ConnectionUnusableError)
+    assert (error.accepted, error.run_id) == (Accepted.YES, run)
+    assert f'set workflow_automation_run to "{run}"' in str(error)
     assert task.state == "up_for_retry"
     object_of(task).rmdir()
     task.flow.reports("success", result=1)
@@ -453,8 +510,51 @@ def test_a_mailbox_that_cannot_be_read_is_retried(mailed):
 def test_a_doubt_whose_mailbox_cannot_be_read_sends_nothing(mailed):
     task = mailed("drop_after", on_unknown_start="start_again")
     object_of(task).mkdir()
-    task.try_()
+    error = task.try_().error
     assert (task.state, triggers(task)) == ("up_for_retry", 1)
+    assert (error.accepted, error.code) == (Accepted.MAYBE, Code.START_UNKNOWN)
+
+
+@pytest.mark.parametrize("policy", ["fail", "start_again"])
+@pytest.mark.parametrize("fault", ["drop_after", "garbage", "reject"])
+def test_a_mailbox_that_cannot_be_read_decides_nothing(mailed, policy, fault):
+    spoilt: list[Path] = []
+
+    def spoil():
+        if not spoilt:
+            mailbox = entries(task_of(mailed), START)["1/0"]["mailbox"]
+            spoilt.append(Path(mailbox.removeprefix("file://").replace("%20", " ")))
+            spoilt[0].mkdir()
+
+    task = mailed(fault, before("get", RUN, spoil), on_unknown_start=policy)
+    assert (task.state, triggers(task)) == ("up_for_retry", 1), task.last.error
+    assert task.try_().error.run_id is None
+    assert (task.state, triggers(task)) == ("up_for_retry", 1)
+    spoilt[0].rmdir()
+    if fault == "reject":
+        task.try_()
+        assert (task.state, triggers(task)) == ("deferred", 2)
+    else:
+        task.flow.reports("success", result=1)
+        assert task.try_().result["result"] == 1
+
+
+def test_what_is_no_report_spends_no_retry(mailed):
+    task = mailed(on_run_failed="start_again")
+    object_of(task).write_text("{")
+    error = task.try_().error
+    assert isinstance(error, AirflowFailException)
+    assert (task.state, triggers(task)) == ("failed", 1)
+
+
+@pytest.mark.parametrize("before", ["Wrote it to:\n", "Wrote it to:\t", "報告:", '<a href="'])
+def test_an_end_may_name_its_mailbox(mailed, before):
+    task = mailed()
+    url = f"{task.flow.runs[0].url}?X-Amz-Signature=secret"
+    task.flow.reports("success", result={"rows": 3, url: 1}, message=f"{before}{url}")
+    ended = task.try_()
+    assert ended.result["result"]["rows"] == 3
+    assert "secret" not in ended.output
 
 
 @pytest.mark.parametrize("form", [str, lambda url: base64.b64encode(f"x{url}".encode()).decode()])

@@ -24,6 +24,7 @@ from workflow_automation_provider.execution.callbacks.report import (
     new_token,
     parse,
     task_of,
+    without_mailbox,
     without_token,
 )
 
@@ -205,6 +206,38 @@ def test_token_of_another_try_is_withheld():
     kept = without_token(Ended("success", {"inputs": other}, "done"), new_token(uuid4()))
     assert other not in json.dumps(kept)
     assert kept == Ended("success", "(withheld: the token of the callback)", "done")
+
+
+MAILBOX = "a1" * 32
+SIGNED = "X-Amz-Credential=me&X-Amz-Signature=hush1234&x-id=PutObject"
+URL = f"https://bucket.example/box/{MAILBOX}.json?{SIGNED}"
+
+
+@given(VALUES, TEXT, TEXT, st.sampled_from([URL, SIGNED, json.dumps({"at": URL}), quote(SIGNED)]))
+@example(None, "Wrote it to:\n", "", URL)
+@example(None, "Wrote it to:\t", "", URL)
+@example(None, "報告:", "", URL)
+def test_an_end_is_kept_without_the_url_of_its_mailbox(value, before, after, url):
+    said = f"{before}{url}{after}"
+    end = Ended("failed", {"it": [value, said], said: 1}, said)
+    assert parse(json.dumps(end._asdict()).encode()) == end
+    kept = without_mailbox(end, MAILBOX)
+    assert not [secret for secret in (MAILBOX, "hush1234") if secret in json.dumps(kept)]
+    assert "withheld: the URL of the mailbox" in json.dumps(kept)
+    assert without_mailbox(Ended("success", value, "done"), MAILBOX) == Ended(
+        "success", value, "done"
+    )
+
+
+def test_of_an_end_the_url_of_its_mailbox_alone_is_withheld():
+    end = Ended("success", {"rows": 3}, f"Wrote it to:\n{URL} in time")
+    note = "(withheld: the URL of the mailbox)"
+    assert without_mailbox(end, MAILBOX) == end._replace(message=f"Wrote it to:\n{note} in time")
+
+
+def test_the_query_of_a_mailbox_as_an_object_is_withheld():
+    end = Ended("success", {"query": {"X-Amz-Signature": ["hush1234"]}})
+    assert "hush1234" not in json.dumps(without_mailbox(end, MAILBOX))
 
 
 @pytest.mark.parametrize(
