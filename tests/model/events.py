@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rules import Endpoint, Task
-from state import NOBODY, NOW, Run, State, number_of, run_id
+from state import NO_REPORT, NOBODY, NOW, Run, State, number_of, run_id
 from workflow_automation_provider.execution.starts.entries import End, RunReports
 
 
@@ -30,6 +30,7 @@ class World(Task, Endpoint):
             )
         for t in self._runs_speak(s):
             yield t, True
+        yield from self._mailboxes(s)
         for event in (self._process_dies, self._person, self._airflow, self._late):
             for t in event(s):
                 yield t, event == self._process_dies and s.task != "running" and t == s.now("ended")
@@ -119,6 +120,20 @@ class World(Task, Endpoint):
                 mailboxes, place = [*s.mailboxes], self.place(run.token)
                 mailboxes[place] = mailboxes[place] or number_of(RunReports(end=end))
                 yield s.with_run(number, word)._replace(mailboxes=tuple(mailboxes))
+                if "expired" in self.on:
+                    yield s.with_run(number, word)  # nothing is written
+                if "no-report" in self.on and not s.mailboxes[place]:
+                    mailboxes[place] = NO_REPORT
+                    yield s.with_run(number, word)._replace(mailboxes=tuple(mailboxes))
+
+    def _mailboxes(self, s: State) -> Iterator[tuple[State, bool]]:
+        """Let the mailboxes become unreadable, for a while or for good; and readable again."""
+        if s.mailboxes_are == "unread":
+            yield s._replace(mailboxes_are="readable"), True
+        if s.mailboxes_are == "readable" and "unread" in self.on:
+            yield s._replace(mailboxes_are="unread"), False
+        if s.mailboxes_are == "readable" and "no-read" in self.on:
+            yield s._replace(mailboxes_are="denied"), False
 
     # Airflow --------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from state import NOBODY, Start, State, run_id
+from state import NO_REPORT, NOBODY, Start, State, numbered, run_id
 
 if TYPE_CHECKING:
     from events import World
@@ -104,8 +104,13 @@ class Promises:
                 return "a task returns another run than the one that has claimed"
         if fails and name in ("look", "look_once", "doubt") and self.world.has_mailbox:
             last = s.last
-            if last and last.token != NOBODY and self.world.mailbox(s, last.token):
+            is_read = last and last.token != NOBODY and not self.world.is_unknown(s, last)
+            if last and is_read and self.world.mailbox(s, last.token) not in (0, NO_REPORT):
                 return "a task fails in doubt though its mailbox has the end"
+        sends = t.step == ("new",) and name != "new" and self.world.has_mailbox
+        counts = s.last is not None and s.counts(s.last.token)
+        if sends and counts and s.last and (breach := self._is_ended(s, s.last.token)):
+            return breach
         has_given_up = name == "finish" and s.task == "running" and t.task == "failed"
         is_others = t.is_gone or t.marks != s.marks or t.kills != s.kills
         gives_up = has_given_up and not is_others
@@ -130,6 +135,18 @@ class Promises:
             exist = (before - stopped - {s.token}) & {run.token for run in s.runs}
             if any(start.token in exist and not self._is_nothing(s, start) for start in s.starts):
                 return "a second run is sent, by itself, in doubt"
+        return ""
+
+    def _is_ended(self, s: State, token: int) -> str:
+        """Return what is broken if another run is sent, by what is in a mailbox."""
+        if token == NOBODY:
+            return ""
+        written = self.world.mailbox(s, token)
+        if written == NO_REPORT:
+            return "another run is sent after an end that is no report"
+        end = numbered(written).end
+        if end and end.status == "success":
+            return "another run is sent though a mailbox has a successful end"
         return ""
 
     def _is_nothing(self, s: State, start: Start) -> bool:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec.structs import replace as replace_entry
 
 from state import (
+    NO_REPORT,
     NOBODY,
     NOW,
     Decided,
@@ -31,7 +32,7 @@ from state import (
     run_id,
 )
 from workflow_automation_provider.execution.callbacks.report import Ended, Started
-from workflow_automation_provider.execution.starts import ledger
+from workflow_automation_provider.execution.starts import entries, ledger
 from workflow_automation_provider.execution.starts.ledger import Decision
 from workflow_automation_provider.plugins import decision
 from workflow_automation_provider.plugins.decision import Seen, Verdict
@@ -130,7 +131,14 @@ class Rules:
         """Whether the task sees an end in the mailbox of a start that it has not recorded."""
         if start is None or start.token == NOBODY or not self.has_mailbox:
             return False
-        return bool(self.mailbox(s, start.token)) and not s.reports[start.token]
+        is_hidden = s.mailboxes_are != "readable"
+        return bool(self.mailbox(s, start.token)) and not s.reports[start.token] and not is_hidden
+
+    def is_unknown(self, s: State, start: Start | None) -> bool:
+        """Whether the mailbox of a start, which is to be looked into, cannot be read."""
+        if start is None or start.token == NOBODY or s.mailboxes_are == "readable":
+            return False
+        return not s.reports[start.token] and "unread-is-empty" not in self.on
 
     def mailbox(self, s: State, token: int) -> int:
         """What is in the mailbox of a token, as in ``reports``."""
@@ -235,6 +243,10 @@ class Task(Rules):
         """Decide by what is read; once, an entry that is there may not be seen."""
         last = s.last
         looks = "no-mailbox-look" not in self.on
+        counts = last is not None and last.max_tries == s.max_tries
+        if looks and counts and self.is_unknown(s, last):
+            yield from self._gives_up(s)
+            return
         if looks and last and last.max_tries == s.max_tries and self.is_unread(s, last):
             yield from self._copy(s, last.token)
             return
@@ -255,8 +267,22 @@ class Task(Rules):
                 yield from self._decided(t, seen, is_resumed=is_resumed)
 
     def _copy(self, s: State, token: int) -> Iterator[State]:
-        """Record what is in a mailbox, and go on."""
+        """Record what is in a mailbox, and go on; fail where that is no report."""
+        if self.mailbox(s, token) == NO_REPORT:
+            if "no-report-fails" in self.on:
+                end = entries.End(NOW, "failed")
+                failed = number_of(entries.RunReports(end=end))
+                yield from self.write(s, ("report", (token, failed)), s.step)
+            else:
+                yield s.now("ended")
+            return
         yield from self.write(s, ("report", (token, self.mailbox(s, token))), s.step)
+
+    def _gives_up(self, s: State) -> Iterator[State]:
+        """End the try: the next one looks again. Without one, the task has failed."""
+        yield from self.retried(s)
+        if s.kills >= self.size.kills:
+            yield s.now("ended")
 
     def _is_acted_on(self, s: State, seen: Known, *, is_resumed: bool = False) -> bool:
         """Whether the task acts on what it saw, and does not write a probe and read again."""
@@ -373,6 +399,9 @@ class Task(Rules):
 
         An execution that closes its own start never sends another.
         """
+        if self.is_unknown(s, known.start):
+            yield from self._gives_up(s)
+            return
         if self.is_unread(s, known.start) and "no-mailbox-look" not in self.on:
             yield from self._copy(s, known.token)
             return
@@ -443,6 +472,9 @@ class Task(Rules):
 
         Else leave the start to the next try, or close it where none would do so.
         """
+        if self.is_unknown(s, self._own(s)):
+            yield from self._gives_up(s)
+            return
         if self.is_unread(s, self._own(s)):
             yield from self._copy(s, s.token)
             return
@@ -473,7 +505,9 @@ class Task(Rules):
 
         Else leave the start to the next try, or close it where none would do so.
         """
-        if self.is_unread(s, self._own(s)):
+        if self.is_unknown(s, self._own(s)):
+            yield from self._gives_up(s)
+        elif self.is_unread(s, self._own(s)):
             yield from self._copy(s, s.token)
         elif self.has_url and s.said(s.token).has_begun:
             yield from self._returned(s, s.token)
@@ -530,7 +564,9 @@ class Task(Rules):
         """Go on once the run has ended or was told to stop; time out."""
         if not self.is_free(s):
             return
-        is_written = self.has_mailbox and self.mailbox(s, token)
+        is_written = self.has_mailbox and self.mailbox(s, token) and s.mailboxes_are == "readable"
+        if "trigger" in self.on:
+            yield s._replace(step=("resume",), task="running")  # whatever it saw
         if is_written or s.said(token).end or s.said(token).stopped or "unwritten" in self.on:
             yield s._replace(step=("resume",), task="running")
         else:

@@ -17,6 +17,9 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 NOBODY = -1
 
+NO_REPORT = -1
+"""What is in a mailbox that holds no report."""
+
 
 class Start(NamedTuple):
     """
@@ -83,6 +86,7 @@ class State(NamedTuple):
 
     :param reports: what ``run/{token}`` says, for each token: a number of :func:`reports`
     :param mailboxes: what the run of each token has written to its mailbox, as in ``reports``
+    :param mailboxes_are: readable, unread for a while, or denied for good
     :param locked: what the endpoint is about to commit
     :param loose: the same without the locks, where that is left out
     :param task: running, restarting, parked, retry, failed, success: as Airflow has it
@@ -99,6 +103,7 @@ class State(NamedTuple):
     revoked: frozenset[int] = frozenset()
     reports: tuple[int, ...] = ()
     mailboxes: tuple[int, ...] = ()
+    mailboxes_are: str = "readable"
     locked: Decided | None = None
     loose: Decided | None = None
     runs: tuple[Run, ...] = ()
