@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from workflow_automation_provider.client.quiet import quiet
@@ -233,6 +232,7 @@ def _open(conn_id: str | None) -> _Opened:
     """
     from airflow.providers.amazon.aws.hooks.base_aws import SessionFactory
     from airflow.providers.amazon.aws.utils.connection_wrapper import AwsConnectionWrapper
+    from airflow.sdk import BaseHook
     from botocore.config import Config
 
     connection = BaseHook.get_connection(conn_id) if conn_id else None
