@@ -64,6 +64,11 @@ with DAG("waits", schedule=None, is_paused_upon_creation=False):
     )
     read(waiting.output["result"])
 
+with DAG("chain", schedule=None, is_paused_upon_creation=False):
+    TriggerFlowOperator(task_id="trigger", inputs=INPUTS, **OPTIONS) >> TriggerFlowOperator(
+        task_id="after", inputs=INPUTS, trigger_rule="all_done", **OPTIONS
+    )
+
 with DAG("mapped", schedule=None, is_paused_upon_creation=False):
     TriggerFlowOperator.partial(task_id="trigger", **OPTIONS).expand(
         inputs=[{"case": "{{ run_id }}", "row": row} for row in range(3)]
@@ -105,11 +110,13 @@ class Deployment:
             self.flows.faults.add("drop_after", inputs={"case": case})
         for case in REJECTED:
             self.flows.faults.add("reject", inputs={"case": case})
+        for task_id in ("trigger", "after"):
+            self.flows.faults.add("drop_after", inputs={"case": "both", "task": task_id})
         self.flows.faults.add("drop_after", inputs={"case": "one", "row": 1})
         self.flows.faults.add("drop_after", inputs={"case": "two", "name": "grace"})
 
         failing = [("report", case) for case in (*IN_DOUBT, *UNTOUCHED, *REJECTED)]
-        failing += [("mapped", "one"), ("named", "two")]
+        failing += [("mapped", "one"), ("named", "two"), ("chain", "both")]
         for dag_id, case in failing:
             self.api.trigger(dag_id, case)
         for case in WAITING:
@@ -263,6 +270,24 @@ class TestEachAction:
         assert deployment.api.finished("waits", case) == "failed"
         # The run is known, so that a person can change their mind.
         expect(frame.get_by_label("Run ID")).to_have_value(deployment.runs(case)[0])
+
+
+def test_another_flow_task_in_doubt_downstream_starts_no_second_run(
+    deployment: Deployment, people: dict[str, AirflowUi]
+) -> None:
+    (run_id,) = deployment.runs("both", task="trigger")
+    frame = people["user"].open_flow_run_tab("chain", "both", "trigger")
+    marked = press(frame, "The run did the work: mark as success")
+    assert "starts a second run of after" in marked
+    frame.get_by_role("button", name="Cancel").click()
+    frame.get_by_label("Run ID").fill(run_id)
+    question = press(frame, "Continue with this run")
+    assert "Clears this task. Leaves after as it is" in question
+    confirm(frame)
+    assert deployment.api.finished("chain", "both") == "failed"
+    assert deployment.api.task("chain", "both", "trigger")["state"] == "success"
+    assert deployment.api.task("chain", "both", "after")["try_number"] == 1
+    assert len(deployment.runs("both")) == 2
 
 
 def test_one_of_a_mapped_task(deployment: Deployment, people: dict[str, AirflowUi]) -> None:

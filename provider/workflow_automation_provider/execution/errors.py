@@ -214,7 +214,7 @@ def how_to_continue(run_id: str | None = None, name: str = "") -> str:
     )
 
 
-WITH_STATE = "with Keep task state and resume"
+TICK = "Tick Keep task state and resume: any other Clear starts another run."
 """How to clear a task from Airflow 3.4 on so that it keeps its entries."""
 
 
@@ -238,8 +238,8 @@ def how_to_enter(run_id: str | None = None, name: str = "", *, drops_state: bool
     from workflow_automation_provider.execution.starts.entries import adopted_key
 
     value = json.dumps(run_id or "RUN_ID", ensure_ascii=False)
-    clear = f"clear {WITH_STATE}" if drops_state else "clear"
-    return f"set {adopted_key(name)} to {value} (with quotes) in the tab Storage, then {clear}."
+    how = f"set {adopted_key(name)} to {value} (with quotes) in the tab Storage, then clear."
+    return f"{how}\n{TICK}" if drops_state else how
 
 
 # The message of a run ---------------------------------------------------------------------------

@@ -47,7 +47,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.errors import WITH_STATE, how_to_enter
+from workflow_automation_provider.execution.errors import TICK, how_to_enter
 from workflow_automation_provider.execution.starts.entries import (
     RunResult,
     adopted_key,
@@ -422,7 +422,7 @@ def _of_given(task: TaskNow, known: Known) -> Sentence:
     if not task.has_ended:
         return Sentence(f"{what}: its next try continues with it.")
     if task.drops_state:
-        return Sentence(f"{what}: a Clear {WITH_STATE} continues with it. Any other starts a run.")
+        return Sentence(f"{what}: a Clear continues with it. {TICK}")
     return Sentence(f"{what}: a Clear continues with it.")
 
 

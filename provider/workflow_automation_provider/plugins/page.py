@@ -21,11 +21,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
-from airflow.api.common.airflow_health import HEALTHY, get_airflow_health
+from airflow.api.common.airflow_health import get_airflow_health
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import (
     DagAccessEntity,
@@ -77,11 +76,6 @@ The last, but first those whose run somebody has to look for.
 
 MAX_ITEMS = 20
 """How many items of a batch are shown that have no run."""
-
-# Whether Airflow's REST API can do what the actions do.
-_HAS_STORE_API = (
-    find_spec("airflow.api_fastapi.core_api.routes.public.task_state_store") is not None
-)
 
 
 def _last(runs: Sequence[Conversation]) -> list[Conversation]:
@@ -221,7 +215,7 @@ def tab(
         sentence=sentence,
         runs=last,
         left_out=len(runs) - len(last),
-        actions=actions if _HAS_STORE_API else [],
+        actions=actions,
         forgotten=given_keys(known),
         may_change=may_change,
         may_push=may_push,
@@ -276,7 +270,7 @@ def _may_have_run(task: queries.Task) -> bool:
 
 
 def _has_triggerer() -> bool:
-    return bool(get_airflow_health()["triggerer"]["status"] == HEALTHY)
+    return bool(get_airflow_health()["triggerer"]["status"] == "healthy")
 
 
 def _may(user: BaseUser, dag_id: str, method: ResourceMethod, what: DagAccessEntity) -> bool:

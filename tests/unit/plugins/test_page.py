@@ -870,12 +870,6 @@ class TestForms:
         assert "set workflow_automation_run to" in found.text
         assert "takes the right" not in tab(Task(dag)).text
 
-    def test_none_where_the_api_has_no_state_store(self, dag, form_tab, monkeypatch):
-        monkeypatch.setattr(page, "_HAS_STORE_API", False)
-        found = form_tab(Task(dag, state="failed"))
-        assert labels(found) == []
-        assert "set workflow_automation_run to" in found.text
-
     def test_the_run_that_is_known_is_filled_in(self, dag, form_tab):
         inputs = form_tab(Task(dag, state="failed").outcome()).all("input")
         assert [field["value"] for field in inputs] == [RUN["run_id"], RUN["run_link"]]
@@ -901,7 +895,7 @@ class TestForms:
         task = Task(dag, state="failed")
         task.enter(ADOPTED, entry)
         found = form_tab(task)
-        assert "Run 1003 is given to this task: a Clear continues with it" in found.text
+        assert "Run 1003 is given to this task: a Clear" in found.text
         assert found.all("input")[0]["value"] == "1003"
         assert forgotten(found) == [ADOPTED]
         task.change(state="queued")
