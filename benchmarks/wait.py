@@ -45,7 +45,7 @@ SETTLE = 10
 DAGS = """
 from airflow.sdk import DAG
 from polling import PollingOperator
-from workflow_automation_provider.execution.callbacks import wait
+from workflow_automation_provider.execution.run import completion
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
 wait.MIN_SLEEP = wait._MAX_SLEEP

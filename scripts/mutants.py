@@ -42,22 +42,22 @@ GROUPS = {
     client/responses/retry_after.py client/responses/statuses.py client/redaction.py
     """: "client test_promise.py test_request_errors.py",
     """
-    execution/starts/entries.py execution/starts/ledger.py execution/starts/record.py execution/starts/sender.py
-    execution/starts/settlement.py execution/starts/starter.py execution/store.py execution/callbacks/wait.py
-    execution/callbacks/mailbox.py
+    execution/record/entries.py execution/record/start_decision.py execution/record/start_record.py execution/run/send.py
+    execution/run/settlement.py execution/run/start.py execution/record/state_store.py execution/run/completion.py
+    execution/run/mailbox.py
     """: """
-        execution/starts execution/callbacks execution/test_words.py notifications operators/test_asset_events.py
+        execution/record execution/run execution/test_words.py notifications operators/test_asset_events.py
         operators/test_batch_tries.py operators/test_flows_*.py test_every_kill.py test_promise_runs.py
     """,
     "execution/retry.py": "execution/test_retry.py",
     "execution/upload.py": """
-        execution/test_upload.py execution/callbacks execution/test_words.py test_lineage.py
+        execution/test_upload.py execution/run execution/test_words.py test_lineage.py
     """,
     "operators/base.py operators/flows.py": """
-        decorators/test_flows.py execution/test_upload.py execution/callbacks execution/test_words.py test_lineage.py
+        decorators/test_flows.py execution/test_upload.py execution/run execution/test_words.py test_lineage.py
         operators/test_asset_events.py operators/test_flows*.py test_argument_errors.py test_promise_runs.py
     """,
-    "plugins/decision.py": "plugins/test_decision.py",
+    "execution/record/callback_decision.py": "execution/record/test_callback_decision.py",
 }
 
 NOTICED = {"killed", "timeout", "segfault"}

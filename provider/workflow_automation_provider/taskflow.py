@@ -14,10 +14,10 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.errors import task_error
+from workflow_automation_provider.execution.record.start_decision import StartOptions
+from workflow_automation_provider.execution.record.start_record import StartRecord
 from workflow_automation_provider.execution.retry import SendRetrier
-from workflow_automation_provider.execution.starts.ledger import StartOptions
-from workflow_automation_provider.execution.starts.record import StartRecord
-from workflow_automation_provider.execution.starts.starter import (
+from workflow_automation_provider.execution.run.start import (
     OnUnknownStart,
     RunStarter,
     request_digest,
@@ -26,7 +26,7 @@ from workflow_automation_provider.execution.starts.starter import (
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from workflow_automation_provider.execution.starts.entries import RunResult
+    from workflow_automation_provider.execution.record.entries import RunResult
 
 __all__ = ["trigger_flow_once"]
 

@@ -29,7 +29,7 @@ from sqlalchemy import delete as sql_delete
 
 from airflow_launcher.processes import Program, free_port, wait_for
 from waiting_tasks import WaitingTask, make_dag
-from workflow_automation_provider.execution.callbacks.report import PATH, new_token
+from workflow_automation_provider.execution.record.callback import PATH, new_token
 
 APP = "workflow_automation_provider.plugins.callback_endpoint:app"
 

@@ -1,7 +1,7 @@
 """
 A task whose run writes its end to a mailbox: whatever is killed or cleared, it has its own end.
 
-What each fault comes to is in ``tests/unit/execution/callbacks/test_mailbox.py``; here Airflow finds
+What each fault comes to is in ``tests/unit/execution/run/test_mailbox.py``; here Airflow finds
 what was killed.
 """
 

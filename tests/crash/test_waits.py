@@ -15,7 +15,7 @@ from airflow_launcher.airflow import API_SERVER, Airflow
 from airflow_launcher.processes import wait_for
 from case import Case, Played, play
 from entry_keys import RUN
-from workflow_automation_provider.execution.callbacks.report import PATH, is_token, new_token
+from workflow_automation_provider.execution.record.callback import PATH, is_token, new_token
 
 
 @play("waits")

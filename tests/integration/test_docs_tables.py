@@ -21,7 +21,7 @@ from workflow_automation_provider.exceptions import Accepted, RunFailedError
 from workflow_automation_provider.execution.batch.item_results import ItemStatus
 from workflow_automation_provider.execution.batch.json_lines import MAX_LINE
 from workflow_automation_provider.execution.batch.source import MAX_KEY
-from workflow_automation_provider.execution.callbacks.report import MAX_BODY, MAX_RUN_ID
+from workflow_automation_provider.execution.record.callback import MAX_BODY, MAX_RUN_ID
 from workflow_automation_provider.execution.retry import MAX_RESCHEDULES
 from workflow_automation_provider.lineage import MAX_INPUTS
 from workflow_automation_provider.notifications.flows import FlowNotifier

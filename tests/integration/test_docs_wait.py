@@ -14,7 +14,7 @@ import pytest
 
 from code_blocks import read_code_blocks
 from entry_keys import ADOPTED
-from workflow_automation_provider.execution.callbacks.report import (
+from workflow_automation_provider.execution.record.callback import (
     MAX_BODY,
     PATH,
     Ended,

@@ -7,7 +7,7 @@ from typing import Any
 
 from rules import Endpoint, Task
 from state import NO_REPORT, NOBODY, NOW, Run, State, number_of, run_id
-from workflow_automation_provider.execution.starts.entries import End, RunReports
+from workflow_automation_provider.execution.record.entries import End, RunReports
 
 
 class World(Task, Endpoint):

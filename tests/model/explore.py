@@ -9,7 +9,7 @@ gateways that lie, proxies that send twice, reads that find nothing, a run that 
 marks, Clears, a DAG run that is deleted. ``rules.py`` has what the task and the endpoint do,
 ``events.py`` what happens to them, ``promises.py`` what is to hold, ``state.py`` what a state is,
 and ``words.py`` the words for what may happen and for the rules that can be left out. What is
-decided, the engine's ``ledger.py`` and ``decision.py`` decide, so that they are checked, and no
+decided, the engine's ``start_decision.py`` and ``decision.py`` decide, so that they are checked, and no
 copy.
 
 A size is ``TOKENS KILLS CLEARS REPEATS WORDS …``. ``checks.txt`` lists sizes that hold, sizes that

@@ -2,9 +2,9 @@
 The rules: what the task and the endpoint do, as the specification says.
 
 What is decided, the engine's own code decides, here as in Airflow: ``decide`` and ``why_not`` of
-``execution/starts/ledger.py`` for the task, ``decide`` of ``plugins/decision.py`` for the endpoint. The
-model has the steps between: what is read, written and sent, in the order of ``execution/starts/starter.py``,
-``record.py``, ``wait.py`` and ``plugins/metadata.py``. A word such as ``no-revoke`` leaves one rule
+``execution/record/start_decision.py`` for the task, ``decide`` of ``execution/record/callback_decision.py`` for the endpoint. The
+model has the steps between: what is read, written and sent, in the order of ``execution/run/start.py``,
+``record.py``, ``wait.py`` and ``plugins/callback_store.py``. A word such as ``no-revoke`` leaves one rule
 out.
 """
 
@@ -31,11 +31,10 @@ from state import (
     numbered,
     run_id,
 )
-from workflow_automation_provider.execution.callbacks.report import Ended, Started
-from workflow_automation_provider.execution.starts import entries, ledger
-from workflow_automation_provider.execution.starts.ledger import Decision
-from workflow_automation_provider.plugins import decision
-from workflow_automation_provider.plugins.decision import Seen, Verdict
+from workflow_automation_provider.execution.record import callback_decision, entries, start_decision
+from workflow_automation_provider.execution.record.callback import Ended, Started
+from workflow_automation_provider.execution.record.callback_decision import Seen, Verdict
+from workflow_automation_provider.execution.record.start_decision import Decision
 
 if TYPE_CHECKING:
     from words import Size
@@ -124,7 +123,7 @@ class Rules:
 
     @property
     def is_in_doubt_for_good(self) -> bool:
-        """Whether the ledger knows that a run has a mailbox, and cannot be told to stop."""
+        """Whether the decision of a start knows that a run has a mailbox, and cannot be told to stop."""
         return self.has_mailbox and "mailbox-claims" not in self.on
 
     def is_unread(self, s: State, start: Start | None) -> bool:
@@ -153,20 +152,22 @@ class Rules:
     def _ledger_decides(
         self, known: Known, max_tries: int, adopted: int, is_resumed: bool
     ) -> Decision:
-        """Ask the ledger what to do."""
+        """Ask the decision of a start what to do."""
         outcome = known.outcome
         if outcome and outcome.kind == "unidentified" and "odd-sends" in self.on:
             known = known._replace(outcome=None)
-        options = ledger.StartOptions(
+        options = start_decision.StartOptions(
             max_tries,
             is_resumed=is_resumed,
             on_unknown_start=self.policy,
             on_run_failed="start_again" if "again" in self.on else "fail",
         )
-        return ledger.decide(known.facts(), options, None if adopted == NOBODY else run_id(adopted))
+        return start_decision.decide(
+            known.facts(), options, None if adopted == NOBODY else run_id(adopted)
+        )
 
     def _why_not(self, run: int, last: Known, others: tuple[Known, ...]) -> str | None:
-        """Ask the ledger whether the task can continue with a run that a person entered."""
+        """Ask the decision of a start whether the task can continue with a run that a person entered."""
         reports = numbered(last.reports)
         if "enter-refused" in self.on:
             last = last._replace(reports=number_of(replace_entry(reports, refused=())))
@@ -174,7 +175,7 @@ class Rules:
             last = last._replace(reports=number_of(replace_entry(reports, end=None)))
         if "enter-other" in self.on and not reports.stopped:
             return None
-        return ledger.why_not(
+        return start_decision.why_not(
             run_id(run), last.facts(), [*filter(None, (other.facts() for other in others))]
         )
 
@@ -207,7 +208,7 @@ class Rules:
             return Verdict.WAIT, number
         if "stale-revoke" in on and decides and saw.is_wanted:
             saw = replace(saw, task="running")
-        verdict, after = decision.decide(said, saw, NOW)
+        verdict, after = callback_decision.decide(said, saw, NOW)
         is_stop = after.stopped and not before.stopped
         if "late-words" in on and is_claim and is_own_end and not before.stopped:
             after = replace_entry(before, stopped=NOW)
@@ -295,7 +296,7 @@ class Task(Rules):
         decision = self._decision(s, seen, is_resumed=is_resumed)
         is_first = s.execution == 0 and not is_resumed
         is_own = is_resumed and seen.start is not None and seen.start.execution == s.execution
-        return ledger.is_certain(
+        return start_decision.is_certain(
             decision,
             seen.facts(),
             is_adopted=s.adopted != NOBODY,
@@ -319,7 +320,7 @@ class Task(Rules):
             yield from self._read_and_decide(s, is_resumed=True)
 
     def _decided(self, s: State, known: Known, *, is_resumed: bool = False) -> Iterator[State]:
-        """Do what the ledger decides."""
+        """Do what the decision of a start decides."""
         match self._decision(s, known, is_resumed=is_resumed), known.start:
             case Decision.ADOPT, start if self.is_unread(s, start):
                 assert start

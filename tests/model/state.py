@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from workflow_automation_provider.execution.starts import entries
-from workflow_automation_provider.execution.starts.ledger import Facts
+from workflow_automation_provider.execution.record import entries
+from workflow_automation_provider.execution.record.start_decision import Facts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -36,7 +36,7 @@ class Start(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """An entry ``outcome/…``, by the execution; the kind as in the ledger."""
+    """An entry ``outcome/…``, by the execution; the kind as in the start_decision."""
 
     execution: int
     kind: Literal["run", "nothing", "unidentified"]
@@ -194,7 +194,7 @@ class Known(NamedTuple):
 
     @cache  # noqa: B019 - each is needed to the end
     def facts(self) -> Facts | None:
-        """Return what the ledger decides by, None if there is no start."""
+        """Return what the decision of a start decides by, None if there is no start."""
         if not (at := self.start):
             return None
         token = f"token {at.token}" if self.has_url and at.token != NOBODY else None

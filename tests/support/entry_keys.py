@@ -6,16 +6,16 @@ The one module of the tests that imports them.
 
 from __future__ import annotations
 
-from workflow_automation_provider.execution import store
 from workflow_automation_provider.execution.batch import batch_record
-from workflow_automation_provider.execution.starts import entries as names
+from workflow_automation_provider.execution.record import entries as names
+from workflow_automation_provider.execution.record import state_store
 
 PREFIX = names.PREFIX
 ADOPTED = names.ADOPTED
 START = names.START
 OUTCOME = names.OUTCOME
 BATCH = batch_record.BATCH
-PROBE = store._PROBE
+PROBE = state_store._PROBE
 
 FIRST_START, SECOND_START = f"{START}1/0", f"{START}2/0"
 FIRST_OUTCOME, SECOND_OUTCOME = f"{OUTCOME}1/0", f"{OUTCOME}2/0"

@@ -13,8 +13,8 @@ from typing import Any
 from uuid import uuid4
 
 from entry_keys import START, message_key, revoked_key, run_key
-from workflow_automation_provider.execution.callbacks.report import PATH, digest_of, new_token
-from workflow_automation_provider.execution.starts.entries import (
+from workflow_automation_provider.execution.record.callback import PATH, digest_of, new_token
+from workflow_automation_provider.execution.record.entries import (
     RunReports,
     Start,
     entry_of,

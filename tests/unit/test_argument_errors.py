@@ -27,7 +27,7 @@ from workflow_automation_provider.decorators.flows import trigger_flow_task
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.execution.batch.output import OutputFile
 from workflow_automation_provider.execution.batch.source import BatchSource
-from workflow_automation_provider.execution.callbacks.report import parse
+from workflow_automation_provider.execution.record.callback import parse
 from workflow_automation_provider.hooks.sources import resolve
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.notifications.flows import FlowNotifier

@@ -43,9 +43,9 @@ TASKS = {
         for name in (
             "batch.run_batch",
             "batch.batch_record",
-            "starts.starter",
-            "starts.record",
-            "store",
+            "run.start",
+            "record.start_record",
+            "record.state_store",
         )
     ),
     *(f"{PACKAGE}.{name}" for name in ("client.protocol", "hooks")),

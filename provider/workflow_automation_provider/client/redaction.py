@@ -57,6 +57,10 @@ _AROUND_URL = "\"'`)>],.;:"
 _AROUND_VALUE = re.compile(r"(?:^(?:[\w-]+ )?|[\s;,:]+)(?:[\w.-]+=(?=[^\s;,=]))?")
 
 
+SECRET_PARAMETERS = ("X-Amz-Signature", "X-Amz-Security-Token")
+"""The parameters of a presigned URL that must not be shown."""
+
+
 class Redactor:
     """
     Find secrets in texts: the API key, and other secrets of the connection and its requests.

@@ -25,7 +25,7 @@ from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from workflow_automation_provider.execution.starts.entries import RunResult
+    from workflow_automation_provider.execution.record.entries import RunResult
 
 _Errors = tuple[type[WorkflowAutomationError], ...]
 
@@ -166,13 +166,13 @@ def _is_left_to_airflow(error: WorkflowAutomationError, retried: _Errors) -> boo
 
 def _has_store(context: Context) -> bool:
     # Not at the top: each DAG file imports this module.
-    from workflow_automation_provider.execution.store import has_store
+    from workflow_automation_provider.execution.record.state_store import has_store
 
     return has_store(context)
 
 
 def _has_retries_left(context: Context) -> bool:
-    from workflow_automation_provider.execution.store import has_retries_left
+    from workflow_automation_provider.execution.record.state_store import has_retries_left
 
     ti = context.get("ti")
     return ti is not None and has_retries_left(ti)
@@ -235,7 +235,7 @@ def how_to_enter(run_id: str | None = None, name: str = "", *, drops_state: bool
     :param drops_state: as :func:`clear_drops_state` returns it
     """
     # Not at the top: each DAG file imports this module.
-    from workflow_automation_provider.execution.starts.entries import adopted_key
+    from workflow_automation_provider.execution.record.entries import adopted_key
 
     value = json.dumps(run_id or "RUN_ID", ensure_ascii=False)
     how = f"set {adopted_key(name)} to {value} (with quotes) in the tab Storage, then clear."

@@ -19,7 +19,7 @@ from workflow_automation_provider.client.checks import FileFormat, identifier, o
 from workflow_automation_provider.client.files import Element, File, checked_fingerprint
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.exceptions import WorkflowAutomationError
-from workflow_automation_provider.execution.store import TaskRecord
+from workflow_automation_provider.execution.record.state_store import TaskRecord
 from workflow_automation_provider.hooks.sources import (
     FileSource,
     resolve,

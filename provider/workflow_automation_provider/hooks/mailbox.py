@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from workflow_automation_provider.client.protocol import is_loopback
+from workflow_automation_provider.client.redaction import SECRET_PARAMETERS
 from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError
 from workflow_automation_provider.hooks.mailboxes.folder import FolderStore
 from workflow_automation_provider.hooks.mailboxes.s3 import S3Store
@@ -26,9 +27,6 @@ _log = logging.getLogger(__name__)
 
 MARGIN = timedelta(minutes=15)
 """How much longer than ``completion_timeout`` a URL can be used: sending the start takes time."""
-
-SECRET_PARAMETERS = ("X-Amz-Signature", "X-Amz-Security-Token")
-"""The parameters of a presigned URL that must not be shown."""
 
 _PROBE = ".mailbox"
 """The object of a folder that shows whether a run can write there."""

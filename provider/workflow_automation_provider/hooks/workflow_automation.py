@@ -33,7 +33,7 @@ _WARN_BEFORE_EXPIRY = timedelta(days=14)
 
 # What comes before the token in the URL that a waiting task gives to its run. Only the try that
 # made the token knows it, but the service may return it to any request. The path is that of
-# execution/callbacks/report.py, which nothing here may import: a test compares them.
+# execution/record/callback.py, which nothing here may import: a test compares them.
 _CALLBACK_URL = "/workflow-automation/callback?token="
 
 # Airflow's CLI prints the result of a connection test with Rich, which takes this for markup and

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch.item_results import BatchItem, BatchSummary
     from workflow_automation_provider.execution.batch.run_batch import BatchExecution, OnRejected
     from workflow_automation_provider.execution.batch.source import Batch
-    from workflow_automation_provider.execution.starts.starter import OnUnknownStart
+    from workflow_automation_provider.execution.run.start import OnUnknownStart
     from workflow_automation_provider.operators.templates import Resolvable
 
 __all__ = ["TriggerFlowBatchOperator"]

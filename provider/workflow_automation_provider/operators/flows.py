@@ -25,16 +25,20 @@ from workflow_automation_provider.operators.base import (
     check_choice,
     link_of,
 )
-from workflow_automation_provider.operators.output import FlowOutput, check_pushed, check_references
 from workflow_automation_provider.operators.uploads import UploadFilesOperator
+from workflow_automation_provider.operators.xcom_arg import (
+    FlowOutput,
+    check_pushed,
+    check_references,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.exceptions import WorkflowAutomationError
-    from workflow_automation_provider.execution.flow_run import FlowRun
-    from workflow_automation_provider.execution.starts.entries import RunResult
-    from workflow_automation_provider.execution.starts.starter import OnUnknownStart
+    from workflow_automation_provider.execution.record.entries import RunResult
+    from workflow_automation_provider.execution.run.start import OnUnknownStart
+    from workflow_automation_provider.execution.run.trigger_execution import FlowRun
     from workflow_automation_provider.hooks.sources import FileSource
     from workflow_automation_provider.operators.templates import Resolvable
 
@@ -214,8 +218,8 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
     def _run_once(self, context: Context, *, pushed: str | None) -> RunResult:
         """Start the run, unless an earlier try did, then upload and wait as configured."""
         # Not at the top: the DAG processor needs none of it.
-        from workflow_automation_provider.execution.flow_run import FlowRun
-        from workflow_automation_provider.execution.starts.ledger import StartOptions
+        from workflow_automation_provider.execution.record.start_decision import StartOptions
+        from workflow_automation_provider.execution.run.trigger_execution import FlowRun
 
         options = StartOptions(
             context["ti"].max_tries,
@@ -245,7 +249,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
 
     def _request_digest(self) -> str | None:
         """Return what identifies the request later, None if its inputs are not yet known."""
-        from workflow_automation_provider.execution.starts.starter import request_digest
+        from workflow_automation_provider.execution.run.start import request_digest
 
         return request_digest(self.inputs, self.flow_id)
 

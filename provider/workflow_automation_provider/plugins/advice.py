@@ -48,12 +48,12 @@ from typing import NamedTuple
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.errors import TICK, how_to_enter
-from workflow_automation_provider.execution.starts.entries import (
+from workflow_automation_provider.execution.record.entries import (
     RunResult,
     adopted_key,
     read_adopted,
 )
-from workflow_automation_provider.execution.starts.ledger import Facts, why_not
+from workflow_automation_provider.execution.record.start_decision import Facts, why_not
 
 _FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 _SUSPENDED = frozenset({"awaiting_input", "deferred"})

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from workflow_automation_provider.execution.callbacks.report import PATH
-from workflow_automation_provider.execution.store import unsupported_setting
+from workflow_automation_provider.execution.record.callback import PATH
+from workflow_automation_provider.execution.record.state_store import unsupported_setting
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

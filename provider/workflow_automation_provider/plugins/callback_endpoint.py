@@ -48,16 +48,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from workflow_automation_provider.execution.callbacks.report import (
+from workflow_automation_provider.execution.record.callback import (
     MAX_BODY,
     PATH,
     is_token,
     parse,
     without_token,
 )
-from workflow_automation_provider.plugins import metadata
-from workflow_automation_provider.plugins.decision import Verdict
-from workflow_automation_provider.plugins.metadata import UnavailableError
+from workflow_automation_provider.execution.record.callback_decision import Verdict
+from workflow_automation_provider.plugins import callback_store
+from workflow_automation_provider.plugins.callback_store import UnavailableError
 
 _logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ _RESPONSES: dict[Verdict, tuple[int, str]] = {
 async def _callback(request: Request) -> Response:
     try:
         token = _token(request)
-        issued = await _in_thread(metadata.find, token) if token else None
+        issued = await _in_thread(callback_store.find, token) if token else None
         if issued is None:
             return _response(*_RESPONSES[Verdict.STOP])
 
@@ -111,7 +111,7 @@ def _token(request: Request) -> str:
     return tokens[0] if len(tokens) == 1 and is_token(tokens[0]) else ""
 
 
-async def _body_or_note(request: Request, token: metadata.IssuedToken) -> bytes:
+async def _body_or_note(request: Request, token: callback_store.IssuedToken) -> bytes:
     """
     Return the body of a request.
 
@@ -178,14 +178,14 @@ async def _in_thread(function: Callable[..., _T], *args: Any) -> _T:
         _PENDING.release()
 
 
-def _handle(token: str, issued: metadata.IssuedToken, body: bytes) -> Response:
+def _handle(token: str, issued: callback_store.IssuedToken, body: bytes) -> Response:
     try:
         report = without_token(parse(body), token)
     except ValueError as error:
         _note_refusal(issued, 400, str(error))
         return _response(400, str(error))
 
-    verdict, end = metadata.respond(issued, report)
+    verdict, end = callback_store.respond(issued, report)
     if verdict is Verdict.OTHER_END and end:
         at = end.at.isoformat(timespec="seconds")
         return _response(409, f"The task has another end: {end.status!r} from {at}.")
@@ -193,10 +193,10 @@ def _handle(token: str, issued: metadata.IssuedToken, body: bytes) -> Response:
     return _response(*_RESPONSES[verdict])
 
 
-def _note_refusal(token: metadata.IssuedToken, status: int, why: str) -> None:
+def _note_refusal(token: callback_store.IssuedToken, status: int, why: str) -> None:
     """Store why a call is refused; if it cannot be stored, the response still says it."""
     try:
-        metadata.note_refusal(token, f"{status}: {why}")
+        callback_store.note_refusal(token, f"{status}: {why}")
     except UnavailableError as error:
         _logger.warning("A refused callback could not be noted: %s", error)
 

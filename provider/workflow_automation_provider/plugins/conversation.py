@@ -2,8 +2,8 @@
 What the entries of a task tell people about its runs, without a database and without HTML.
 
 The task and the endpoint read the entries by the same
-:mod:`~workflow_automation_provider.execution.starts.ledger`. Anybody who may edit a task can write
-an entry: one that cannot be read makes its start *unknown*.
+:mod:`~workflow_automation_provider.execution.record.start_decision`. Anybody who may edit a task
+can write an entry: one that cannot be read makes its start *unknown*.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from workflow_automation_provider.execution.batch.batch_record import BATCH
-from workflow_automation_provider.execution.starts.entries import (
+from workflow_automation_provider.execution.record.entries import (
     START_KEY,
     LastMessage,
     Revoked,
@@ -29,7 +29,7 @@ from workflow_automation_provider.execution.starts.entries import (
     read_start,
     revoked_key,
 )
-from workflow_automation_provider.execution.starts.ledger import Facts, facts_of
+from workflow_automation_provider.execution.record.start_decision import Facts, facts_of
 from workflow_automation_provider.plugins.advice import Known, State, TaskNow, state_of
 
 _RESPONSES = {

@@ -22,7 +22,7 @@ from raw_server import response
 from workflow_automation_provider.client.redaction import WITHHELD
 from workflow_automation_provider.client.settings import FIELDS, Settings
 from workflow_automation_provider.exceptions import BusyError, InvalidRequestError, NotSentError
-from workflow_automation_provider.execution.callbacks.report import PATH
+from workflow_automation_provider.execution.record.callback import PATH
 from workflow_automation_provider.testing import Key, LocalService
 
 # The base URL -------------------------------------------------------------------------------------

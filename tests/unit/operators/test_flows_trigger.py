@@ -17,7 +17,7 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
 )
 from workflow_automation_provider.execution.retry import FlowRetryPolicy
-from workflow_automation_provider.execution.starts.starter import request_digest
+from workflow_automation_provider.execution.run.start import request_digest
 from workflow_automation_provider.operators.base import UNSET
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 

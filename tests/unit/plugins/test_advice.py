@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.execution.starts.entries import (
+from workflow_automation_provider.execution.record.entries import (
     Claim,
     End,
     Outcome,
     RunReports,
     Start,
 )
-from workflow_automation_provider.execution.starts.ledger import Facts, why_not
+from workflow_automation_provider.execution.record.start_decision import Facts, why_not
 from workflow_automation_provider.plugins.advice import (
     Known,
     State,

@@ -46,7 +46,7 @@ print(json.dumps(sorted({*sys.modules} - before)), file=sys.stderr)
         "hashlib", "_hashlib", "_blake2", "hmac", "secrets", "math", "uuid", "_uuid", "html", "html.entities"
     }  # fmt: skip
     assert "workflow_automation_provider.plugins.callback_endpoint" not in imported
-    assert "workflow_automation_provider.plugins.metadata" not in imported
+    assert "workflow_automation_provider.plugins.callback_store" not in imported
     assert not {name for name in imported if name.endswith(".page")}
 
 

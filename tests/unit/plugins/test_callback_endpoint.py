@@ -21,9 +21,9 @@ import httpx
 import pytest
 from sqlalchemy.exc import DataError, OperationalError
 
-from workflow_automation_provider.execution.callbacks.report import MAX_BODY, PATH, new_token, parse
-from workflow_automation_provider.execution.starts.entries import End, RunReports
-from workflow_automation_provider.plugins import callback_endpoint, metadata
+from workflow_automation_provider.execution.record.callback import MAX_BODY, PATH, new_token, parse
+from workflow_automation_provider.execution.record.entries import End, RunReports
+from workflow_automation_provider.plugins import callback_endpoint, callback_store
 
 from .conftest import serving
 
@@ -136,13 +136,13 @@ def test_body_of_a_stranger_is_not_read(dag, base_url):
 
 
 def test_slow_body(waiting, base_url, monkeypatch):
-    find = metadata.find
+    find = callback_store.find
 
     def know(token):
         monkeypatch.setattr(callback_endpoint, "_TIMEOUT", 0.2)
         return find(token)
 
-    monkeypatch.setattr(metadata, "find", know)
+    monkeypatch.setattr(callback_store, "find", know)
     with half_a_request(base_url, waiting().url) as connection:
         assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
 
@@ -253,7 +253,7 @@ def test_locked_database(waiting, http, locked_database, caplog):
             OperationalError("SELECT", {"key": "orders"}, ValueError("gone")),
             "handled: gone",
         ),
-        ("_find", KeyError("orders"), "(?s)KeyError at.*metadata.py"),
+        ("_find", KeyError("orders"), "(?s)KeyError at.*callback_store.py"),
     ],
 )
 def test_unexpected_error(waiting, http, monkeypatch, caplog, name, error, words):
@@ -266,7 +266,7 @@ def test_unexpected_error(waiting, http, monkeypatch, caplog, name, error, words
     def fail(*_args, **_options):
         raise error
 
-    monkeypatch.setattr(metadata, name, fail)
+    monkeypatch.setattr(callback_store, name, fail)
     assert http.post(waiting().url, json=FAILED).status_code == 503
     assert re.search(words, caplog.text)
 
@@ -290,7 +290,7 @@ def test_stuck_database(request, waiting, http, monkeypatch, caplog):
     pending = threading.Semaphore(room)
     monkeypatch.setattr(callback_endpoint, "_PENDING", pending)
     with monkeypatch.context() as patch, ThreadPoolExecutor(room) as pool:
-        patch.setattr(metadata, "find", hang)
+        patch.setattr(callback_store, "find", hang)
         patch.setattr(callback_endpoint, "_TIMEOUT", 0.2)
         responses = [
             *pool.map(lambda url: http.post(url, json=SUCCESS), [unknown() for _ in range(room)])
@@ -309,7 +309,7 @@ def test_stuck_database(request, waiting, http, monkeypatch, caplog):
 def test_shutdown_while_a_thread_is_stuck(request, monkeypatch):
     going_on = threading.Event()
     request.addfinalizer(going_on.set)
-    monkeypatch.setattr(metadata, "find", lambda _: going_on.wait())
+    monkeypatch.setattr(callback_store, "find", lambda _: going_on.wait())
     monkeypatch.setattr(callback_endpoint, "_TIMEOUT", 0.2)
     with serving() as url:
         assert httpx.post(f"{url}{unknown()}", trust_env=False).status_code == 503
@@ -347,5 +347,5 @@ def test_every_coordinate_is_known():
     (unique,) = (
         constraint for constraint in constraints if isinstance(constraint, UniqueConstraint)
     )
-    known = {*metadata.COORDINATES, "dag_run_id", "key"}
+    known = {*callback_store.COORDINATES, "dag_run_id", "key"}
     assert {column.name for column in unique.columns} - known == set()

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from workflow_automation_provider.execution.starts.entries import Claim, RunReports
-from workflow_automation_provider.plugins import metadata
+from workflow_automation_provider.execution.record.entries import Claim, RunReports
+from workflow_automation_provider.plugins import callback_store
 
 EVERY = ["started", "running", "success"]
 RUN = {"run_id": "7", "run_link": "http://service/runs/7"}
@@ -175,6 +175,6 @@ def test_the_dag_run_is_deleted(waiting, say, monkeypatch):
             session.execute(delete(DagRun).filter_by(run_id=task.run_id))
         return respond(token, said)
 
-    respond = metadata.respond
-    monkeypatch.setattr(metadata, "respond", delete_run)
+    respond = callback_store.respond
+    monkeypatch.setattr(callback_store, "respond", delete_run)
     assert [say(task.url, status) for status in EVERY] == [404, 404, 404]

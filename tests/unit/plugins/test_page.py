@@ -30,8 +30,8 @@ from sqlalchemy.exc import OperationalError
 from entry_keys import ADOPTED
 from waiting_tasks import WaitingTask, make_dag
 from workflow_automation_provider.client.checks import web_link
-from workflow_automation_provider.execution.callbacks.report import digest_of
-from workflow_automation_provider.execution.starts.entries import (
+from workflow_automation_provider.execution.record.callback import digest_of
+from workflow_automation_provider.execution.record.entries import (
     Claim,
     End,
     Outcome,
@@ -43,7 +43,7 @@ from workflow_automation_provider.execution.starts.entries import (
     run_key,
 )
 from workflow_automation_provider.plugins import page, queries, rendering
-from workflow_automation_provider.plugins.metadata import json_value
+from workflow_automation_provider.plugins.callback_store import json_value
 
 LIST = "/workflow-automation/runs/"
 TAB = "/workflow-automation/runs/task"

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import Response
 
-from workflow_automation_provider.execution.callbacks.report import Ended, parse
+from workflow_automation_provider.execution.record.callback import Ended, parse
 from workflow_automation_provider.testing import Callback, Callbacks, Journal, LocalService
 from workflow_automation_provider.testing._server import callback_sender
 from workflow_automation_provider.testing._server.responses import Exchange

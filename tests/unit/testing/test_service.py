@@ -16,7 +16,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from workflow_automation_provider.execution.callbacks.report import PATH, new_token
+from workflow_automation_provider.execution.record.callback import PATH, new_token
 from workflow_automation_provider.testing import (
     DEMO_KEY,
     CallbackEndpoint,

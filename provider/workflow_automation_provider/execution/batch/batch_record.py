@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.batch.item_results import Results
-from workflow_automation_provider.execution.store import TaskRecord
+from workflow_automation_provider.execution.record.state_store import TaskRecord
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -10,7 +10,7 @@ from airflow.configuration import conf
 from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
 from workflow_automation_provider.client.setting_kinds import CALLBACK_EXAMPLE, MAILBOX_EXAMPLE
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.callbacks.report import PATH
+from workflow_automation_provider.execution.record.callback import PATH
 
 if TYPE_CHECKING:
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook

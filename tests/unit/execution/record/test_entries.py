@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.starts.entries import (
+from workflow_automation_provider.execution.record.entries import (
     LastMessage,
     Outcome,
     Revoked,

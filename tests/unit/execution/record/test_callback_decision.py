@@ -9,10 +9,10 @@ from itertools import product
 import pytest
 from msgspec.structs import replace as replace_entry
 
-from workflow_automation_provider.execution.callbacks.report import Ended, Report, Running, Started
-from workflow_automation_provider.execution.starts.entries import Claim, End, RunReports
-from workflow_automation_provider.plugins import decision
-from workflow_automation_provider.plugins.decision import Seen, Verdict, decide
+from workflow_automation_provider.execution.record import callback_decision
+from workflow_automation_provider.execution.record.callback import Ended, Report, Running, Started
+from workflow_automation_provider.execution.record.callback_decision import Seen, Verdict, decide
+from workflow_automation_provider.execution.record.entries import Claim, End, RunReports
 
 THEN, NOW = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
 RUN_IDS = None, "7", "8"
@@ -109,7 +109,7 @@ ROWS = {
 
 def test_the_docstring_is_this_table():
     """The same rows, in the same order; its columns are as wide as their borders."""
-    lines = [line.rstrip() for line in str(decision.__doc__).splitlines()]
+    lines = [line.rstrip() for line in str(callback_decision.__doc__).splitlines()]
     _, first, last = [number for number, line in enumerate(lines) if line.startswith("===")]
     widths = [len(border) for border in lines[first].split()]
     table = []

@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.starts.entries import (
+from workflow_automation_provider.execution.record.entries import (
     NO_REPORTS,
     Outcome,
     RunReports,
@@ -61,7 +61,7 @@ from workflow_automation_provider.execution.starts.entries import (
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.redaction import Redactor
-    from workflow_automation_provider.execution.starts.entries import LastMessage
+    from workflow_automation_provider.execution.record.entries import LastMessage
 
 Read: TypeAlias = Callable[[str], object]
 """Returns the entry with a key, as JSON values; None if there is none."""

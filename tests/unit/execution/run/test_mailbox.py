@@ -647,10 +647,10 @@ def stored(world, bucket):
 
 
 def test_a_run_writes_to_a_store_by_a_signed_url_that_shows_nowhere(stored, bucket, monkeypatch):
-    from workflow_automation_provider.execution import flow_run
+    from workflow_automation_provider.execution.run import trigger_execution
 
     masked: list[str] = []
-    monkeypatch.setattr(flow_run, "mask_secret", masked.append)
+    monkeypatch.setattr(trigger_execution, "mask_secret", masked.append)
     task = stored()
     url = task.flow.runs[0].url
     assert [task.flow.reports("success", result={"url": url}) for _ in range(2)] == [200, 412]

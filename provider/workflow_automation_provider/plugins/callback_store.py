@@ -37,14 +37,14 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm import lazyload
 
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.callbacks.report import (
+from workflow_automation_provider.execution.record.callback import (
     Ended,
     Running,
     digest_of,
     task_of,
 )
-from workflow_automation_provider.execution.callbacks.wait import MIN_SLEEP
-from workflow_automation_provider.execution.starts.entries import (
+from workflow_automation_provider.execution.record.callback_decision import Seen, Verdict, decide
+from workflow_automation_provider.execution.record.entries import (
     START,
     START_KEY,
     End,
@@ -60,13 +60,13 @@ from workflow_automation_provider.execution.starts.entries import (
     run_key,
     start_key,
 )
-from workflow_automation_provider.execution.starts.ledger import facts_of
-from workflow_automation_provider.plugins.decision import Seen, Verdict, decide
+from workflow_automation_provider.execution.record.start_decision import facts_of
+from workflow_automation_provider.execution.run.completion import MIN_SLEEP
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from workflow_automation_provider.execution.callbacks.report import Report
+    from workflow_automation_provider.execution.record.callback import Report
 
 _POSSIBLE_COORDINATES = ("dag_id", "run_id", "task_id", "map_index", "region_id", "region_index")
 COORDINATES = tuple(name for name in _POSSIBLE_COORDINATES if hasattr(Store, name))

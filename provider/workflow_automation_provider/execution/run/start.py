@@ -1,12 +1,12 @@
 """
 Start a run at most once: for operators and TaskFlow.
 
-1. **Read** the last start; :mod:`~.ledger` decides whether to return its run, to report it, or to
-   send. A read may find nothing where there is something, so most decisions are made twice, with a
-   probe between.
+1. **Read** the last start; :mod:`~.start_decision` decides whether to return its run, to report it,
+   or to send. A read may find nothing where there is something, so most decisions are made twice,
+   with a probe between.
 2. **Settle** a start in doubt whose run was given a URL, before anything else is decided
    (:mod:`~.settlement`).
-3. **Record** the start and **send** the request (:mod:`~.sender`), if none of that found a run.
+3. **Record** the start and **send** the request (:mod:`~.send`), if none of that found a run.
    Between the two, the caller makes the whole request: an error in it is raised before anything is
    recorded or sent.
 """
@@ -26,8 +26,7 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.redaction import redactor_or_none
-from workflow_automation_provider.execution.starts.ledger import (
+from workflow_automation_provider.execution.record.start_decision import (
     Decision,
     Facts,
     StartOptions,
@@ -37,17 +36,18 @@ from workflow_automation_provider.execution.starts.ledger import (
     not_continued,
     why_not,
 )
-from workflow_automation_provider.execution.starts.sender import REVOKED, StartSender
-from workflow_automation_provider.execution.starts.settlement import Settlement
+from workflow_automation_provider.execution.run.redactors import redactor_or_none
+from workflow_automation_provider.execution.run.send import REVOKED, StartSender
+from workflow_automation_provider.execution.run.settlement import Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.client.redaction import Redactor
+    from workflow_automation_provider.execution.record.entries import RunResult
+    from workflow_automation_provider.execution.record.start_record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
-    from workflow_automation_provider.execution.starts.entries import RunResult
-    from workflow_automation_provider.execution.starts.record import StartRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 OnUnknownStart = Literal["fail", "start_again"]
@@ -389,5 +389,5 @@ class RunStarter:
 
 
 def _sentence(text: str) -> str:
-    """Return the text of :class:`~.ledger.Facts` as a sentence: it begins with a small "try"."""
+    """Return the text of a start as a sentence: it begins with a small "try"."""
     return f"{text[:1].upper()}{text[1:]}"

@@ -34,8 +34,8 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from workflow_automation_provider.execution.callbacks.report import Ended, Report, Running, Started
-from workflow_automation_provider.execution.starts.entries import NO_REPORTS, Claim, End, RunReports
+from workflow_automation_provider.execution.record.callback import Ended, Report, Running, Started
+from workflow_automation_provider.execution.record.entries import NO_REPORTS, Claim, End, RunReports
 
 # No flow starts so many runs with one token: whoever sends more ids makes them up.
 _MAX_REFUSED = 20

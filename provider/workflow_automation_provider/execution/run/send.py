@@ -2,7 +2,7 @@
 Send one start: record it, send its request, and record what the response said.
 
 A task that is killed in between leaves a start without an outcome. What then happens, the next try
-decides: see :mod:`~.ledger`.
+decides: see :mod:`~.start_decision`.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
-from workflow_automation_provider.execution.starts.entries import (
+from workflow_automation_provider.execution.record.entries import (
     Outcome,
     RunResult,
     Start,
     run_result,
 )
-from workflow_automation_provider.execution.starts.ledger import Facts, StartOptions
-from workflow_automation_provider.execution.starts.settlement import Settlement
+from workflow_automation_provider.execution.record.start_decision import Facts, StartOptions
+from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
+from workflow_automation_provider.execution.run.settlement import Settlement
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request, Run
+    from workflow_automation_provider.execution.record.start_record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
-    from workflow_automation_provider.execution.starts.record import StartRecord
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 REVOKED = "A run of it that claims its start from now on is told to stop."

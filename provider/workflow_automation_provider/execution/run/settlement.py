@@ -18,9 +18,9 @@ from workflow_automation_provider.exceptions import (
 )
 
 if TYPE_CHECKING:
+    from workflow_automation_provider.execution.record.start_decision import Facts
+    from workflow_automation_provider.execution.record.start_record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
-    from workflow_automation_provider.execution.starts.ledger import Facts
-    from workflow_automation_provider.execution.starts.record import StartRecord
 
 POLL_INTERVAL = 0.5
 """Seconds between two looks of a task, in its worker, at what a run has reported."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
     from airflow.sdk.types import Logger
 
-    from workflow_automation_provider.execution.starts.entries import RunResult
+    from workflow_automation_provider.execution.record.entries import RunResult
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 

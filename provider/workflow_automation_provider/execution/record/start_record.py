@@ -18,7 +18,7 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.starts.entries import (
+from workflow_automation_provider.execution.record.entries import (
     RUN,
     End,
     LastMessage,
@@ -39,8 +39,8 @@ from workflow_automation_provider.execution.starts.entries import (
     run_key,
     start_key,
 )
-from workflow_automation_provider.execution.starts.ledger import Facts, facts_of
-from workflow_automation_provider.execution.store import TaskRecord
+from workflow_automation_provider.execution.record.start_decision import Facts, facts_of
+from workflow_automation_provider.execution.record.state_store import TaskRecord
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

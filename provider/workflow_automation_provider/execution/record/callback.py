@@ -32,8 +32,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
 from workflow_automation_provider.client.json_values import storable_text, why_not_storable
-from workflow_automation_provider.client.redaction import Redactor
-from workflow_automation_provider.hooks.mailbox import SECRET_PARAMETERS
+from workflow_automation_provider.client.redaction import SECRET_PARAMETERS, Redactor
 
 PATH = "/workflow-automation/callback"
 """Path of the endpoint, below the base URL of Airflow's API server."""

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client.redaction import Redactor
-from workflow_automation_provider.execution.starts.entries import (
+from workflow_automation_provider.execution.record.entries import (
     Claim,
     End,
     Outcome,
@@ -28,7 +28,7 @@ from workflow_automation_provider.execution.starts.entries import (
     read_start,
     run_result,
 )
-from workflow_automation_provider.execution.starts.ledger import (
+from workflow_automation_provider.execution.record.start_decision import (
     Decision,
     Facts,
     StartOptions,

@@ -1,7 +1,7 @@
 """
 Start the run of a task and, if the task asks for it, upload its files and wait for its end.
 
-1. **Read** what an earlier try did, by :class:`~.starts.starter.RunStarter`.
+1. **Read** what an earlier try did, by :class:`~.run.start.RunStarter`.
 2. **Start** the run, unless there is one, after a check that it can call Airflow.
 3. **Upload** the run's files, which were checked before it was started.
 4. **Wait** for its end: the task is suspended, and begins here again, as a retry does; but it
@@ -28,15 +28,15 @@ from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     UnidentifiedError,
 )
-from workflow_automation_provider.execution.callbacks.address import callback_url
-from workflow_automation_provider.execution.callbacks.mailbox import mailbox_of, read_end
-from workflow_automation_provider.execution.callbacks.report import digest_of, new_token
-from workflow_automation_provider.execution.callbacks.wait import CompletionWait, usable_connection
-from workflow_automation_provider.execution.redaction import redactor_for
-from workflow_automation_provider.execution.starts.record import StartRecord
-from workflow_automation_provider.execution.starts.starter import RunStarter
-from workflow_automation_provider.execution.store import unsupported_setting
-from workflow_automation_provider.execution.xcoms import RunXComs
+from workflow_automation_provider.execution.record.callback import digest_of, new_token
+from workflow_automation_provider.execution.record.start_record import StartRecord
+from workflow_automation_provider.execution.record.state_store import unsupported_setting
+from workflow_automation_provider.execution.run.callback_url import callback_url
+from workflow_automation_provider.execution.run.completion import CompletionWait, usable_connection
+from workflow_automation_provider.execution.run.mailbox import mailbox_of, read_end
+from workflow_automation_provider.execution.run.redactors import redactor_for
+from workflow_automation_provider.execution.run.start import RunStarter
+from workflow_automation_provider.execution.run.xcoms import RunXComs
 from workflow_automation_provider.hooks.mailbox import MARGIN, open_mailbox, secrets_of
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.files import Element
     from workflow_automation_provider.exceptions import WorkflowAutomationError
+    from workflow_automation_provider.execution.record.entries import RunResult
+    from workflow_automation_provider.execution.record.start_decision import Facts, StartOptions
     from workflow_automation_provider.execution.retry import SendRetrier
-    from workflow_automation_provider.execution.starts.entries import RunResult
-    from workflow_automation_provider.execution.starts.ledger import Facts, StartOptions
     from workflow_automation_provider.execution.upload import Uploader
     from workflow_automation_provider.hooks.sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -75,7 +75,7 @@ class FlowRun:
     :param retrier: how long to keep retrying while the service is busy or cannot be reached
     :param options: what the task asks for
     :param files: what to upload for the run, as passed by the DAG author
-    :param pushed: as in :class:`~.xcoms.RunXComs`
+    :param pushed: as in :class:`~.run.xcoms.RunXComs`
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class FlowRun:
 
     @property
     def link(self) -> str | None:
-        """The link to the run: see :class:`~.xcoms.RunXComs`."""
+        """The link to the run: see :class:`~.run.xcoms.RunXComs`."""
         return self._xcoms.link
 
     def find(self) -> RunResult | None:

@@ -36,20 +36,20 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.errors import quoted
-from workflow_automation_provider.execution.redaction import redactor_for, redactor_or_none
-from workflow_automation_provider.execution.starts.entries import LastMessage
-from workflow_automation_provider.execution.starts.ledger import check_adopted
-from workflow_automation_provider.execution.starts.settlement import POLL_INTERVAL
+from workflow_automation_provider.execution.record.entries import LastMessage
+from workflow_automation_provider.execution.record.start_decision import check_adopted
+from workflow_automation_provider.execution.run.redactors import redactor_for, redactor_or_none
+from workflow_automation_provider.execution.run.settlement import POLL_INTERVAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from workflow_automation_provider.client.redaction import Redactor
+    from workflow_automation_provider.execution.record.entries import End, RunResult, Start
+    from workflow_automation_provider.execution.record.start_decision import Facts, StartOptions
+    from workflow_automation_provider.execution.record.start_record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
-    from workflow_automation_provider.execution.starts.entries import End, RunResult, Start
-    from workflow_automation_provider.execution.starts.ledger import Facts, StartOptions
-    from workflow_automation_provider.execution.starts.record import StartRecord
-    from workflow_automation_provider.execution.xcoms import RunXComs
+    from workflow_automation_provider.execution.run.xcoms import RunXComs
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 # How long a task is suspended if nobody wakes it: three times as long as it has waited. The first

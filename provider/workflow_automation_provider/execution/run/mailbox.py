@@ -9,13 +9,13 @@ only looks whether it is there.
 from __future__ import annotations
 
 from workflow_automation_provider.exceptions import RunTimeoutError
-from workflow_automation_provider.execution.callbacks.report import (
+from workflow_automation_provider.execution.record.callback import (
     MAX_BODY,
     Ended,
     parse,
     without_mailbox,
 )
-from workflow_automation_provider.execution.starts.entries import End
+from workflow_automation_provider.execution.record.entries import End
 from workflow_automation_provider.hooks.mailbox import open_mailbox
 
 

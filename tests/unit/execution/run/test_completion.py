@@ -33,7 +33,7 @@ from workflow_automation_provider.exceptions import (
     RejectedError,
     RunFailedError,
 )
-from workflow_automation_provider.execution.callbacks import report
+from workflow_automation_provider.execution.record import callback
 from world_calls import TRIGGER, after, before
 
 from ...starts import (
@@ -454,7 +454,7 @@ def test_after_a_clear_the_log_names_the_run_before(parked):
 
 def test_the_log_has_the_callback_url_without_the_token(parked):
     task = parked()
-    assert mentions(task.last.log, f"http://127.0.0.1:1{report.PATH}")
+    assert mentions(task.last.log, f"http://127.0.0.1:1{callback.PATH}")
     assert nowhere(task, task.flow.runs[0].url.rpartition("token=")[2])
 
 
@@ -515,10 +515,12 @@ class TestRedaction:
         tokens: list[str] = []
 
         def new_token(ti_id):
-            tokens[:] = tokens or [report.new_token(ti_id)]
+            tokens[:] = tokens or [callback.new_token(ti_id)]
             return tokens[0]
 
-        monkeypatch.setattr("workflow_automation_provider.execution.flow_run.new_token", new_token)
+        monkeypatch.setattr(
+            "workflow_automation_provider.execution.run.trigger_execution.new_token", new_token
+        )
         return lambda task: new_token(task.rows.ti.id)
 
     @pytest.mark.parametrize("status", ["success", "failed"])
@@ -552,7 +554,7 @@ class TestRedaction:
         """Also of a later try, which does not know the token."""
         task = world(waits(files=FILES))
         task.faults.add("busy", operation="upload")
-        body = {"run": {"callback_url": f"http://a{report.PATH}?token={token(task)}"}}
+        body = {"run": {"callback_url": f"http://a{callback.PATH}?token={token(task)}"}}
         task.faults.add("response", operation="upload", body=body)
         task.until_end()
         assert (task.state, uploads(task)) == ("awaiting_input", 2)
@@ -580,7 +582,7 @@ class TestUrl:
             "http://127.0.0.1:1/team/workflow-automation/callback?token="
         )
 
-    @pytest.mark.parametrize("end", [report.PATH, "/workflow-automation", "/api/v2"])
+    @pytest.mark.parametrize("end", [callback.PATH, "/workflow-automation", "/api/v2"])
     def test_is_not_that_of_the_endpoint_itself(self, world, end):
         task = world(waits(), callback_base_url=f"http://127.0.0.1:1{end}")
         expected = re.compile(r"http://127\.0\.0\.1:1(?!/)")

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client.json_values import why_not_storable
-from workflow_automation_provider.execution.callbacks.report import (
+from workflow_automation_provider.execution.record.callback import (
     MAX_RUN_ID,
     PATH,
     Ended,
