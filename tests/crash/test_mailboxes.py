@@ -29,7 +29,7 @@ def test_killed_while_it_reads_the_end(case: Case) -> None:
     flow = case.held_flow()
     case.begin()
     case.deferred()
-    hold = case.hold("before", "PUT", "/workflow_automation_run/")
+    hold = case.hold("before", "PUT", "/workflow_automation_report/")
     flow.end()
     wait_for("the task continues", hold.reached.is_set)
     case.kill()

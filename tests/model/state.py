@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from workflow_automation_provider.execution.record import entries
-from workflow_automation_provider.execution.record.start_decision import Facts
+from workflow_automation_provider.execution.record.start_decision import KnownStart
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -193,7 +193,7 @@ class Known(NamedTuple):
         return self.start.token if self.start else NOBODY
 
     @cache  # noqa: B019 - each is needed to the end
-    def facts(self) -> Facts | None:
+    def facts(self) -> KnownStart | None:
         """Return what the decision of a start decides by, None if there is no start."""
         if not (at := self.start):
             return None
@@ -204,7 +204,7 @@ class Known(NamedTuple):
             number=0,
             at=NOW,
             max_tries=at.max_tries,
-            token=token,
+            token_hash=token,
             mailbox="mailbox" if self.has_mailbox else "",
             run=run,
         )
@@ -214,7 +214,7 @@ class Known(NamedTuple):
                 entries.run_result(run_id(self.outcome.run)) if self.outcome.kind == "run" else None
             )
             outcome = entries.Outcome(kind=self.outcome.kind, at=NOW, run=named)
-        return Facts(
+        return KnownStart(
             start=start,
             outcome=outcome,
             reports=numbered(self.reports),

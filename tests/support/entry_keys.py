@@ -21,11 +21,11 @@ FIRST_START, SECOND_START = f"{START}1/0", f"{START}2/0"
 FIRST_OUTCOME, SECOND_OUTCOME = f"{OUTCOME}1/0", f"{OUTCOME}2/0"
 """Of the operator's own start in the first try, and in the second."""
 
-run_key = names.run_key
+report_key = names.report_key
 message_key = names.message_key
 revoked_key = names.revoked_key
 
-RUN, MESSAGE, REVOKED = run_key(""), message_key(""), revoked_key("")
+RUN, MESSAGE, REVOKED = report_key(""), message_key(""), revoked_key("")
 """What the keys begin with that end with the hash of a token."""
 
 

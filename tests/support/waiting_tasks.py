@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from entry_keys import START, message_key, revoked_key, run_key
+from entry_keys import START, message_key, report_key, revoked_key
 from workflow_automation_provider.execution.record.callback import PATH, digest_of, new_token
 from workflow_automation_provider.execution.record.entries import (
     RunReports,
@@ -110,7 +110,7 @@ class WaitingTask:
         self.token = new_token(self.ti.id)
         digest = digest_of(self.token)
         timeout = 3600 if waits else None
-        self.write_start(**{"token": digest, "completion_timeout": timeout, **fields})
+        self.write_start(**{"token_hash": digest, "completion_timeout": timeout, **fields})
         return self.url
 
     def write_start(self, **fields: Any) -> None:
@@ -145,7 +145,7 @@ class WaitingTask:
         before = self.start
         self.write_start(
             run={"run_id": run_id},
-            token=before.token,
+            token=before.token_hash,
             issuer=before.place,
             completion_timeout=before.completion_timeout,
         )
@@ -160,7 +160,7 @@ class WaitingTask:
     def reports(self) -> RunReports:
         """What the run has said, and was told."""
         token = digest_of(self.token)
-        return read_reports(token, self.read(run_key(token)))
+        return read_reports(token, self.read(report_key(token)))
 
     @property
     def last_message(self) -> Any:

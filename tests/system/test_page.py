@@ -259,7 +259,7 @@ def test_links_leave_the_frame(ui: AirflowUi) -> None:
 def test_tab(ui: AirflowUi, deployment: Airflow, pictures: Path) -> None:
     say(deployment, "Writing the report", 0.9)
     frame = ui.open_flow_run_tab("nightly_report", WAITING, "trigger")
-    steps = frame.get_by_role("region", name="Conversation").get_by_role("listitem")
+    steps = frame.get_by_role("region", name="RunView").get_by_role("listitem")
     expect(steps.locator("strong")).to_have_text(
         ["Sent", "Response: a run was started", "Claimed by the run", "Last message"]
     )

@@ -180,7 +180,11 @@ FRAMES = [
     ("TriggerFlowOperator.execute", "operators/base", "Airflow calls it"),
     ("TriggerFlowOperator._execute", "operators/base", "errors become those of a task"),
     ("TriggerFlowOperator._run_once", "operators/flows", "find, send, upload, wait"),
-    ("FlowRun.send", "execution/run/trigger_execution", "gives the run its URL, makes the request"),
+    (
+        "TriggerExecution.send",
+        "execution/run/trigger_execution",
+        "gives the run its URL, makes the request",
+    ),
     ("RunStarter.send", "execution/run/start", "makes the start"),
     ("StartSender.send", "execution/run/send", "records it, and its outcome"),
     ("SendRetrier.send", "execution/retry", "sends again while the service is busy"),

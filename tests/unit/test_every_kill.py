@@ -52,7 +52,7 @@ class Life:
 
     def __init__(self, task, name, *, kill=None, after=False):
         self.task = task
-        self.asks = "claim" in name
+        self.can_call = "claim" in name
         self._act = "kill after" if after else "kill"
         self._kill = kill
         self.calls = 0
@@ -68,13 +68,13 @@ class Life:
 
     def ask(self):
         for run in self.task.flow.runs:
-            if self.asks and not run.reported:
+            if self.can_call and not run.reported:
                 self.task.flow.reports("started", run, run_id=True)
 
     def end_runs(self):
         self.ask()
         for run in self.task.flow.runs:
-            if not run.end and (not self.asks or run.reported[0][1] == 200):
+            if not run.end and (not self.can_call or run.reported[0][1] == 200):
                 self.task.flow.reports("success", run, run_id=True)
 
 

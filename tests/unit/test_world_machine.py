@@ -143,12 +143,12 @@ class Task(RuleBasedStateMachine):
     )
     def begin(self, policy, waits, asks, names, again, first):
         self.has_url = waits or policy == "claim"
-        self.asks = policy == "claim" or (self.has_url and asks)
+        self.can_call = policy == "claim" or (self.has_url and asks)
         self.names, self.waits, self.policy = names, waits, policy
-        self.faults = [*HONEST, *(LIES if self.asks else [])]
+        self.faults = [*HONEST, *(LIES if self.can_call else [])]
         # A task that does not wait has its run once it is green: it hears of no other that claims
         # later.
-        if names and self.asks and waits:
+        if names and self.can_call and waits:
             self.faults += [("twice", {})] * 4
         options = {"on_run_failed": "start_again"} if waits and again else {}
         operator = trigger(on_unknown_start=policy, wait_for_completion=waits, **options)
@@ -190,10 +190,10 @@ class Task(RuleBasedStateMachine):
         run = runs[-1 - which]
         decided = run.last_response(self.world.clears)
         if status in ("started", "running"):
-            if not self.asks or run.end or (status == "running" and decided != 200):
+            if not self.can_call or run.end or (status == "running" and decided != 200):
                 return
         elif (
-            self.asks
+            self.can_call
             and decided != 200
             and not (self.names and status == "failed" and decided == 409)
         ):
@@ -268,7 +268,7 @@ class Task(RuleBasedStateMachine):
             if not run.end
             and (
                 run is result
-                or (run.last_response(clears) == 200 if self.asks else run.clears == clears)
+                or (run.last_response(clears) == 200 if self.can_call else run.clears == clears)
             )
         ]
 
@@ -357,7 +357,7 @@ class Task(RuleBasedStateMachine):
             is_said = last.error.code in (Code.START_UNKNOWN, Code.UNIDENTIFIED)
             if may_work and not (run.end or is_said or is_mentioned(run, shown)):
                 # A gateway has lied: no run was started. This one is told to stop.
-                assert self.asks, f"Run {run.run_id} goes unmentioned: {last.error}"
+                assert self.can_call, f"Run {run.run_id} goes unmentioned: {last.error}"
                 assert world.flow.reports("started", run, **self.named(run)) in (404, 409), (
                     last.error
                 )

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.exceptions import WorkflowAutomationError
     from workflow_automation_provider.execution.record.entries import RunResult
     from workflow_automation_provider.execution.run.start import OnUnknownStart
-    from workflow_automation_provider.execution.run.trigger_execution import FlowRun
+    from workflow_automation_provider.execution.run.trigger_execution import TriggerExecution
     from workflow_automation_provider.hooks.sources import FileSource
     from workflow_automation_provider.operators.templates import Resolvable
 
@@ -139,7 +139,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         self.files: Any = files
         self._are_files_given = files is not None
         self.on_unknown_start = on_unknown_start
-        self._flow_run: FlowRun | None = None
+        self._execution: TriggerExecution | None = None
         self._trigger_failure = ""
         self._check_values()
 
@@ -178,7 +178,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
     @property
     def _run_link(self) -> str | None:
         """The link of the button **Open run**, empty if there is none; None before it is known."""
-        return self._flow_run.link if self._flow_run else None
+        return self._execution.link if self._execution else None
 
     def resume_execution(
         self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
@@ -219,7 +219,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         """Start the run, unless an earlier try did, then upload and wait as configured."""
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.record.start_decision import StartOptions
-        from workflow_automation_provider.execution.run.trigger_execution import FlowRun
+        from workflow_automation_provider.execution.run.trigger_execution import TriggerExecution
 
         options = StartOptions(
             context["ti"].max_tries,
@@ -234,8 +234,8 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             heartbeat_timeout=self.heartbeat_timeout,
             callback_input=self.callback_input,
         )
-        flow_run = FlowRun(context, self.hook, self._retrier, options, self.files, pushed)
-        self._flow_run = flow_run
+        flow_run = TriggerExecution(context, self.hook, self._retrier, options, self.files, pushed)
+        self._execution = flow_run
         run = flow_run.find()
         if run is None:
             flow_id = self._rendered_flow_id()
@@ -270,15 +270,15 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             name: value for name, value in result.items() if name not in ("run_link", "response")
         }
         # Of a task that was suspended, an earlier process has uploaded the files.
-        files = (self._flow_run and self._flow_run.uploaded) or self.files
+        files = (self._execution and self._execution.uploaded) or self.files
         return TaskSummary(extra | link_of(result), read=files)
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with, which never leaves out a run that was started."""
         run = earlier = None
-        if self._flow_run:
-            run = self._flow_run.run
-            earlier = self._flow_run.earlier
+        if self._execution:
+            run = self._execution.run
+            earlier = self._execution.earlier
 
         # These two errors already say what is known of the run.
         if run is not None and not isinstance(error, RunFailedError | UnidentifiedError):

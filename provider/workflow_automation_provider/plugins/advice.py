@@ -53,7 +53,7 @@ from workflow_automation_provider.execution.record.entries import (
     adopted_key,
     read_adopted,
 )
-from workflow_automation_provider.execution.record.start_decision import Facts, why_not
+from workflow_automation_provider.execution.record.start_decision import KnownStart, why_not
 
 _FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 _SUSPENDED = frozenset({"awaiting_input", "deferred"})
@@ -137,9 +137,9 @@ class Known:
     """
 
     try_number: int
-    facts: Facts | None
+    facts: KnownStart | None
     name: str = ""
-    others: Sequence[Facts | None] = ()
+    others: Sequence[KnownStart | None] = ()
     is_last: bool = True
     given: object = None
 
@@ -197,7 +197,7 @@ class Known:
     @property
     def waits(self) -> bool:
         """Whether the task, if it is suspended, waits for the end of its run."""
-        return self.facts is not None and self.facts.start.waits
+        return self.facts is not None and self.facts.start.wait_for_completion
 
     @property
     def has_run(self) -> bool:
@@ -380,7 +380,7 @@ def _sentence(task: TaskNow, known: Known) -> Sentence:
 
 def _left_behind(known: Known, state: State) -> str:
     """Return what is known of a run that the task no longer has."""
-    asks = known.facts is not None and known.facts.start.asks
+    asks = known.facts is not None and known.facts.start.can_call
     match state:
         case State.IDLE:
             return "No run was started."
@@ -601,7 +601,7 @@ def _question_of_another(known: Known, state: State) -> str:
     second = "Starts a second run: one was started before"
     if known.end:
         return f"{second}, and has succeeded."
-    if known.facts.start.asks:
+    if known.facts.start.can_call:
         return f"{second}. It is told to stop when it asks Airflow."
     return f"{second}. It may still be at work: it cannot be told to stop."
 

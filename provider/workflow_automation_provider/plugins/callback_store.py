@@ -56,11 +56,11 @@ from workflow_automation_provider.execution.record.entries import (
     place_of,
     read_message,
     read_start,
+    report_key,
     revoked_key,
-    run_key,
     start_key,
 )
-from workflow_automation_provider.execution.record.start_decision import facts_of
+from workflow_automation_provider.execution.record.start_decision import known_start
 from workflow_automation_provider.execution.run.completion import MIN_SLEEP
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def respond(token: IssuedToken, report: Report) -> tuple[Verdict, End | None]:
         seen = locked.seen
         verdict, after = decide(report, seen, now)
         if after != seen.reports:
-            _write(locked, run_key(token.digest), after)
+            _write(locked, report_key(token.digest), after)
 
         if isinstance(report, Running) and verdict is Verdict.GO_ON:
             text = report.message or ""
@@ -235,7 +235,7 @@ def _lock(session: Session, token: IssuedToken) -> Locked | None:
 
 def _entries(session: Session, task: Mapping[str, Any], digest: str) -> dict[str, Any]:
     """Return the starts of a task instance, and the entries of one token."""
-    keys = [run_key(digest), revoked_key(digest), message_key(digest)]
+    keys = [report_key(digest), revoked_key(digest), message_key(digest)]
     is_start = Store.key.startswith(START, autoescape=True)
     query = select(Store.key, Store.value).filter_by(**task)
     query = query.where(or_(Store.key.in_(keys), is_start))
@@ -245,7 +245,7 @@ def _entries(session: Session, task: Mapping[str, Any], digest: str) -> dict[str
 def _issuer(starts: Iterable[Start], digest: str) -> Start | None:
     """Return the start that gave out a token, None if none did."""
     # A start that adopts a run has the token, too, but did not give it out.
-    issuers = (start for start in starts if start.token == digest and start.run is None)
+    issuers = (start for start in starts if start.token_hash == digest and start.run is None)
     return next(issuers, None)
 
 
@@ -266,17 +266,17 @@ def _seen(
     # before.
     counting = [start for start in starts if start.try_number <= ti.try_number]
     last = max(counting, key=lambda start: start.place, default=issuer)
-    is_last = last.token == digest
+    is_last = last.token_hash == digest
     adopted = None
     if is_last and last.run:
         adopted = last.run["run_id"]
 
     return Seen(
-        reports=facts_of(issuer, entries.get).reports,
+        reports=known_start(issuer, entries.get).reports,
         is_last=is_last,
         is_current=is_last and last.max_tries == ti.max_tries,
         is_revoked=revoked_key(digest) in entries,
-        waits=last.waits,
+        waits=last.wait_for_completion,
         adopted=adopted,
         task=_state_of(ti, dag_run_goes_on=dag_run_goes_on),
     )

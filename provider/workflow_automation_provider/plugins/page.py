@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
-    from workflow_automation_provider.plugins.conversation import Conversation
+    from workflow_automation_provider.plugins.run_view import RunView
 
 PATH = "/workflow-automation/runs"
 """Path at which the page is mounted."""
@@ -78,7 +78,7 @@ MAX_ITEMS = 20
 """How many items of a batch are shown that have no run."""
 
 
-def _last(runs: Sequence[Conversation]) -> list[Conversation]:
+def _last(runs: Sequence[RunView]) -> list[RunView]:
     """
     Return the last starts of a task, in order.
 
@@ -168,7 +168,7 @@ _of_a_task = [Depends(_refuse_nul), _may_read]
 
 
 @app.get("/task", dependencies=_of_a_task)
-def _flow_run(request: Request, user: GetUserDep, task: _TaskDep) -> Response:
+def _execution(request: Request, user: GetUserDep, task: _TaskDep) -> Response:
     dag_id = task.row.dag_id
     return tab(
         task,
@@ -201,7 +201,7 @@ def tab(
     sentences, actions = advise(now, known)
     said = {start.name: sentence for start, sentence in zip(known, sentences, strict=True)}
 
-    def sentence(run: Conversation) -> Sentence:
+    def sentence(run: RunView) -> Sentence:
         if run.known is None:
             return advise_batch(now, run.state, run.is_current)
         return said[run.known.name]
@@ -225,7 +225,7 @@ def tab(
     )
 
 
-def _last_of_each_name(runs: Sequence[Conversation]) -> list[Known]:
+def _last_of_each_name(runs: Sequence[RunView]) -> list[Known]:
     """Return what is known of the last start of each name, in the order of the names."""
     known = [run.known for run in runs if run.known and run.known.is_last]
     return sorted(known, key=lambda start: start.name)

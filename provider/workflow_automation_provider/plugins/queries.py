@@ -24,7 +24,7 @@ from workflow_automation_provider.execution.errors import clear_drops_state
 from workflow_automation_provider.execution.record.entries import PREFIX
 from workflow_automation_provider.plugins.advice import TaskNow
 from workflow_automation_provider.plugins.callback_store import COORDINATES, json_value
-from workflow_automation_provider.plugins.conversation import Conversation, conversations
+from workflow_automation_provider.plugins.run_view import RunView, run_views
 
 if TYPE_CHECKING:
     from sqlalchemy import Select
@@ -83,9 +83,9 @@ class Task(NamedTuple):
         )
 
     @property
-    def runs(self) -> list[Conversation]:
+    def runs(self) -> list[RunView]:
         """Its starts, and its batch."""
-        return conversations(self.row, self.now, self.entries)
+        return run_views(self.row, self.now, self.entries)
 
 
 def read(*conditions: Any, max_entries: int | None = None) -> tuple[list[Task], bool]:

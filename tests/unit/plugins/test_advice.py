@@ -16,7 +16,7 @@ from workflow_automation_provider.execution.record.entries import (
     RunReports,
     Start,
 )
-from workflow_automation_provider.execution.record.start_decision import Facts, why_not
+from workflow_automation_provider.execution.record.start_decision import KnownStart, why_not
 from workflow_automation_provider.plugins.advice import (
     Known,
     State,
@@ -53,13 +53,13 @@ def known(
     *,
     name: str = "",
     given: object = None,
-    others: tuple[Facts | None, ...] = (),
+    others: tuple[KnownStart | None, ...] = (),
     **fields: Any,
 ) -> Known:
     start = Start(
-        **{"try_number": 1, "number": 0, "at": AT, "max_tries": 0, "token": TOKEN, **fields}
+        **{"try_number": 1, "number": 0, "at": AT, "max_tries": 0, "token_hash": TOKEN, **fields}
     )
-    facts = Facts(start=start, outcome=outcome, reports=reports or RunReports())
+    facts = KnownStart(start=start, outcome=outcome, reports=reports or RunReports())
     return Known(try_number=1, facts=facts, name=name, others=others, given=given)
 
 
@@ -230,7 +230,7 @@ ids = st.sampled_from(["1", "2", "3"])
 maybe_ids = st.none() | ids
 
 
-def facts() -> st.SearchStrategy[Facts]:
+def facts() -> st.SearchStrategy[KnownStart]:
     reports = st.builds(
         RunReports,
         claim=st.none() | maybe_ids.map(lambda run_id: Claim(AT, run_id)),
@@ -242,12 +242,12 @@ def facts() -> st.SearchStrategy[Facts]:
         lambda run_id: Outcome("run", AT, {"run_id": run_id})
     )
     token = st.sampled_from([None, TOKEN])
-    start = token.map(lambda one: Start(1, 0, AT, 0, token=one))
-    return st.builds(Facts, start=start, outcome=outcomes, reports=reports)
+    start = token.map(lambda one: Start(1, 0, AT, 0, token_hash=one))
+    return st.builds(KnownStart, start=start, outcome=outcomes, reports=reports)
 
 
 @given(st.lists(facts(), min_size=1, max_size=3))
-def test_continue_is_offered_only_if_there_is_a_run_for_it(starts: list[Facts]) -> None:
+def test_continue_is_offered_only_if_there_is_a_run_for_it(starts: list[KnownStart]) -> None:
     *others, last = starts
     found = Known(try_number=1, facts=last, others=tuple(others)).can_continue
     tried = ("1", "2", "3", "new")
@@ -255,7 +255,7 @@ def test_continue_is_offered_only_if_there_is_a_run_for_it(starts: list[Facts]) 
 
 
 @given(facts(), st.sampled_from([None, "failed", "success", "running", "awaiting_input"]))
-def test_a_doubt_has_an_action(last: Facts, state: str | None) -> None:
+def test_a_doubt_has_an_action(last: KnownStart, state: str | None) -> None:
     start = Known(try_number=1, facts=last)
     now = task(state, max_tries=2)
     if state == "failed":
@@ -266,6 +266,6 @@ def test_a_doubt_has_an_action(last: Facts, state: str | None) -> None:
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_none_where_an_entry_cannot_be_read(place: int) -> None:
-    starts: list[Facts | None] = [known().facts, known(NOTHING).facts]
+    starts: list[KnownStart | None] = [known().facts, known(NOTHING).facts]
     starts[place] = None
     assert not Known(try_number=1, facts=starts[1], others=(starts[0],)).can_continue

@@ -39,8 +39,8 @@ from workflow_automation_provider.execution.record.entries import (
     Start,
     entry_of,
     message_key,
+    report_key,
     revoked_key,
-    run_key,
 )
 from workflow_automation_provider.plugins import page, queries, rendering
 from workflow_automation_provider.plugins.callback_store import json_value
@@ -134,7 +134,7 @@ class Task(WaitingTask):
         return self
 
     def speak(self, **fields: Any) -> Task:
-        self.put(run_key(digest_of(self.token)), entry_of(RunReports(**fields)))
+        self.put(report_key(digest_of(self.token)), entry_of(RunReports(**fields)))
         return self
 
     def say(self, message: str, progress: float = 0.5, seconds: float = 130) -> Task:
@@ -650,7 +650,7 @@ class TestTab:
     def test_the_run_that_a_person_gave(self, dag, tab, row):
         task = Task(dag)
         task.write_start(
-            run={"run_id": "42"}, token=digest_of(task.token), issuer=(1, 0), conn_id=task.mark
+            run={"run_id": "42"}, token_hash=digest_of(task.token), issuer=(1, 0), conn_id=task.mark
         )
         assert row(task).startswith("started|")
         assert "A person gave the task this run" in tab(task).text
@@ -821,7 +821,7 @@ class TestForms:
         [
             ({}, None, "Starts a run. That is a second run if there is one already."),
             ({}, "run", "It is told to stop when it asks Airflow."),
-            ({"token": None}, "run", "it cannot be told to stop."),
+            ({"token_hash": None}, "run", "it cannot be told to stop."),
         ],
     )
     def test_what_becomes_of_the_run_before(self, dag, form_tab, fields, outcome, expected):
@@ -1128,7 +1128,7 @@ class TestHostileTexts:
         "value",
         [
             "[]", "7", "null", "{", '"s3://bucket"', "[" * 5000, '{"at": 7}', '{"at": "yesterday"}',
-            '{"at": "2026-01-01", "max_tries": 2, "run": 5, "token": 5, "issuer": {}, "conn_id": []}',
+            '{"at": "2026-01-01", "max_tries": 2, "run": 5, "token_hash": 5, "issuer": {}, "conn_id": []}',
             '{"at": "0001-01-01T00:00:00+23:59", "max_tries": 2}', '{"kind": 7, "at": "2026-01-01", "run": {"run_id": {}}}',
             '{"claim": 7, "end": [], "stopped": 5}', '{"claim": {"at": "2026-01-01", "run_id": 7}, "refused": [7]}',
             '{"at": "2026-01-01T00:00:00Z", "max_tries": 2, "completion_timeout": "x", "heartbeat_timeout": 1e999}',
@@ -1140,14 +1140,14 @@ class TestHostileTexts:
     @pytest.mark.parametrize("state", ["failed", "awaiting_input"])
     def test_entries_that_anybody_may_have_written(self, value, state):
         digest = "d" * 64
-        start = entry_of(Start(1, 0, ago(9), 2, token=digest))
+        start = entry_of(Start(1, 0, ago(9), 2, token_hash=digest))
         columns = {"max_tries": 2, "map_index": -1, "date": ago(9), "batch": None}
         columns |= dict.fromkeys(("dag_id", "run_id", "task_id"), "x")
         columns |= {"try_number": 1, "state": state}
         row = SimpleNamespace(**{**dict.fromkeys(queries.COLUMNS), **columns})
         names = "start/1/0", "start/\u0663/0", "start/x", "outcome/1/0", "batch", "run"
         keys = [f"workflow_automation_{name}" for name in names]
-        for key in (*keys, run_key(digest), message_key(digest), revoked_key(digest)):
+        for key in (*keys, report_key(digest), message_key(digest), revoked_key(digest)):
             task = queries.Task(row, {keys[0]: start, key: json_value(value)})
             assert page.tab(task, base="", may_change=True).status_code == 200
             runs = task.runs

@@ -12,7 +12,7 @@ Entry                    Written by           Says
                          once                 there is none
 ``revoked/{hash}``       the task, once       :class:`Revoked`: no run may claim this start while
                                               the task decides, nor later, unless it is adopted
-``run/{hash}``           the endpoint, or     :class:`RunReports`: the run's claim and its end,
+``report/{hash}``        the endpoint, or     :class:`RunReports`: the run's claim and its end,
                          the task for its     when it was told to stop, and which runs were refused
                          mailbox
 ``message/{hash}``       the endpoint         :class:`LastMessage`: what a run at work reported
@@ -26,7 +26,7 @@ adopt. Only that one is ever deleted.
 
 An entry has one writer and never loses what it says, so a write that Airflow repeats later does no
 harm. Where a start has a mailbox, its run gets the URL of an object and nobody gets the token, so
-the endpoint never writes its ``run/{hash}``: the task does, and copies the end from the object.
+the endpoint never writes its ``report/{hash}``: the task does, and copies the end from the object.
 That object is written once, and so each copy of it says the same.
 
 A newer version may have written more fields: they are left out.
@@ -55,7 +55,7 @@ The key of a start: its try, its number within the try, and its name.
 
 The name is None for the operator's own start.
 """
-RUN = f"{PREFIX}run/"
+REPORT = f"{PREFIX}report/"
 """Prefix of the keys of what runs have reported, which end with a token's hash."""
 ADOPTED = f"{PREFIX}run"
 """Key of the run that a person gives the operator's own start; that of a name is below it."""
@@ -81,19 +81,19 @@ def adopted_key(name: str | None = None) -> str:
     return _named(ADOPTED, name)
 
 
-def revoked_key(token: str) -> str:
+def revoked_key(token_hash: str) -> str:
     """Return the key of the entry that revokes a token, from its hash."""
-    return f"{PREFIX}revoked/{token}"
+    return f"{PREFIX}revoked/{token_hash}"
 
 
-def run_key(token: str) -> str:
+def report_key(token_hash: str) -> str:
     """Return the key of the entry with what a run has reported, from the hash of its token."""
-    return f"{RUN}{token}"
+    return f"{REPORT}{token_hash}"
 
 
-def message_key(token: str) -> str:
+def message_key(token_hash: str) -> str:
     """Return the key of the entry with a run's last message, from the hash of its token."""
-    return f"{PREFIX}message/{token}"
+    return f"{PREFIX}message/{token_hash}"
 
 
 def _named(key: str, name: str | None) -> str:
@@ -153,7 +153,7 @@ class Start(msgspec.Struct, frozen=True, omit_defaults=True):
     :param max_tries: the task instance's: a Clear changes it, so a start with another one no longer
         counts
     :param request: hash of what is asked for, None if that is not known before the start
-    :param token: hash of the run's token, None if it was given none
+    :param token_hash: hash of the run's token, None if it was given none
     :param completion_timeout: seconds that the task waits for the end of the run, None if it does
         not wait
     :param heartbeat_timeout: seconds that the run may report nothing, None for as long as its end
@@ -173,7 +173,7 @@ class Start(msgspec.Struct, frozen=True, omit_defaults=True):
     at: Time
     max_tries: int
     request: str | None = None
-    token: str | None = None
+    token_hash: str | None = None
     completion_timeout: float | None = None
     heartbeat_timeout: float | None = None
     callback_url: str = ""
@@ -195,12 +195,12 @@ class Start(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.try_number, self.number
 
     @property
-    def asks(self) -> bool:
+    def can_call(self) -> bool:
         """Whether its run can ask Airflow, and so be told to stop."""
-        return self.token is not None and not self.mailbox
+        return self.token_hash is not None and not self.mailbox
 
     @property
-    def waits(self) -> bool:
+    def wait_for_completion(self) -> bool:
         """Whether the task waits for the end of the run."""
         return self.completion_timeout is not None
 
@@ -365,17 +365,17 @@ def read_entry(kind: type[_Kind], key: str, value: object) -> _Kind:
         raise _damaged(key) from None
 
 
-def read_reports(token: str, value: object) -> RunReports:
+def read_reports(token_hash: str, value: object) -> RunReports:
     """
     Return what a run has reported.
 
-    :param token: the hash of its token
+    :param token_hash: the hash of its token
     :param value: the entry, as JSON values, None if there is none
     :raises InvalidRequestError: if a person has damaged it
     """
     if value is None:
         return NO_REPORTS
-    return read_entry(RunReports, run_key(token), value)
+    return read_entry(RunReports, report_key(token_hash), value)
 
 
 def read_message(value: object) -> LastMessage:

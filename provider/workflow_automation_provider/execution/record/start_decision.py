@@ -2,8 +2,9 @@
 What may be sent, decided by the starts of one task instance. Read this first.
 
 There is no I/O here, as in h11. :mod:`~.entries` says what is kept of a start. From that,
-:func:`facts_of` makes what is known of it, for the task, for the endpoint in Airflow's API server
-and for the page. :func:`decide` says what to do, and :mod:`~.starter` does it.
+:func:`known_start` makes what is known of it, for the task, for the endpoint in Airflow's API
+server and for the page. :func:`decide` says what to do, and
+:class:`~workflow_automation_provider.execution.run.start.RunStarter` does it.
 
 **Decide**, the first row that fits the last start:
 
@@ -54,8 +55,8 @@ from workflow_automation_provider.execution.record.entries import (
     outcome_key,
     read_entry,
     read_reports,
+    report_key,
     revoked_key,
-    run_key,
     run_result,
 )
 
@@ -67,7 +68,7 @@ Read: TypeAlias = Callable[[str], object]
 """Returns the entry with a key, as JSON values; None if there is none."""
 
 
-class Facts(NamedTuple):
+class KnownStart(NamedTuple):
     """
     What is known of one start.
 
@@ -206,7 +207,7 @@ class Facts(NamedTuple):
         return one_line(words)
 
 
-def facts_of(start: Start, read: Read, *, name: str | None = None) -> Facts:
+def known_start(start: Start, read: Read, *, name: str | None = None) -> KnownStart:
     """
     Return what is known of a start.
 
@@ -215,10 +216,10 @@ def facts_of(start: Start, read: Read, *, name: str | None = None) -> Facts:
     :raises InvalidRequestError: if a person has damaged an entry
     """
     reports = NO_REPORTS
-    if start.token:
-        reports = read_reports(start.token, read(run_key(start.token)))
+    if start.token_hash:
+        reports = read_reports(start.token_hash, read(report_key(start.token_hash)))
     if start.run:
-        return Facts(start=start, reports=reports)
+        return KnownStart(start=start, reports=reports)
 
     key = outcome_key(start.place, name)
     entry = read(key)
@@ -228,10 +229,11 @@ def facts_of(start: Start, read: Read, *, name: str | None = None) -> Facts:
 
     is_revoked = False
     names_run = outcome is not None and outcome.kind == "run"
-    if start.token and start.asks and names_run and not (reports.has_begun or reports.stopped):
-        is_revoked = read(revoked_key(start.token)) is not None
+    is_open = not (reports.has_begun or reports.stopped)
+    if start.token_hash and start.can_call and names_run and is_open:
+        is_revoked = read(revoked_key(start.token_hash)) is not None
 
-    return Facts(start=start, outcome=outcome, reports=reports, is_revoked=is_revoked)
+    return KnownStart(start=start, outcome=outcome, reports=reports, is_revoked=is_revoked)
 
 
 class StartOptions(NamedTuple):
@@ -296,7 +298,7 @@ class Decision(enum.Enum):
     UNIDENTIFIED = "report that a run was started whose id is unknown"
 
 
-def decide(facts: Facts | None, options: StartOptions, adopted: str | None = None) -> Decision:
+def decide(facts: KnownStart | None, options: StartOptions, adopted: str | None = None) -> Decision:
     """
     Decide what to do, by the table above.
 
@@ -324,16 +326,16 @@ def decide(facts: Facts | None, options: StartOptions, adopted: str | None = Non
     kind = outcome and outcome.kind
     if start.run or reports.has_begun or (kind == "run" and not last.is_revoked):
         return Decision.RETURN
-    if start.token and not last.is_settled:
+    if start.token_hash and not last.is_settled:
         return Decision.SETTLE
 
     if kind == "unidentified":
         return Decision.UNIDENTIFIED
-    if kind == "nothing" and (start.token or not start.earlier):
+    if kind == "nothing" and (start.token_hash or not start.earlier):
         return Decision.SEND
     if options.on_unknown_start == "start_again":
         return Decision.SEND
-    if options.on_unknown_start == "claim" and start.asks:
+    if options.on_unknown_start == "claim" and start.can_call:
         return Decision.SEND
 
     return Decision.DOUBT
@@ -341,7 +343,7 @@ def decide(facts: Facts | None, options: StartOptions, adopted: str | None = Non
 
 def is_certain(
     decision: Decision,
-    facts: Facts | None,
+    facts: KnownStart | None,
     *,
     is_adopted: bool = False,
     is_first: bool = False,
@@ -367,17 +369,17 @@ def is_certain(
     # No start follows such a one, so it was the last: its run has begun, and not failed; or it had
     # a response, and gave out no token.
     goes_on = facts.reports.has_begun and not has_failed
-    return is_own or goes_on or facts.start.token is None
+    return is_own or goes_on or facts.start.token_hash is None
 
 
-def why_not(run_id: str, last: Facts | None, others: Sequence[Facts]) -> str | None:
+def why_not(run_id: str, last: KnownStart | None, others: Sequence[KnownStart]) -> str | None:
     """
     Return why a task cannot adopt the run that a person gives it, None if it can.
 
     :param last: what is known of the last start, None if there is none
     :param others: what is known of all starts before it
     """
-    if last is None or last.start.token is None:
+    if last is None or last.start.token_hash is None:
         return None
     if last.reports.stopped:
         return "the run of the last start was told to stop"

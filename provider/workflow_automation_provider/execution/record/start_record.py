@@ -19,7 +19,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.record.entries import (
-    RUN,
+    REPORT,
     End,
     LastMessage,
     Outcome,
@@ -35,11 +35,11 @@ from workflow_automation_provider.execution.record.entries import (
     read_message,
     read_reports,
     read_start,
+    report_key,
     revoked_key,
-    run_key,
     start_key,
 )
-from workflow_automation_provider.execution.record.start_decision import Facts, facts_of
+from workflow_automation_provider.execution.record.start_decision import KnownStart, known_start
 from workflow_automation_provider.execution.record.state_store import TaskRecord
 
 if TYPE_CHECKING:
@@ -82,19 +82,19 @@ class StartRecord(TaskRecord):
 
     # Read ---------------------------------------------------------------------------------------
 
-    def last_start(self) -> Facts | None:
+    def last_start(self) -> KnownStart | None:
         """Return what is seen of the last start, None if none is seen."""
         for start in self._starts():
             return self._facts(start, looks=start.max_tries == self.max_tries)
         return None
 
-    def all_starts(self) -> list[Facts]:
+    def all_starts(self) -> list[KnownStart]:
         """Return what is seen of all starts, last first, including those from before a Clear."""
         return [
             self._facts(start, looks=number == 0) for number, start in enumerate(self._starts())
         ]
 
-    def look(self, facts: Facts, *, certainly: bool = False) -> Facts:
+    def look(self, facts: KnownStart, *, certainly: bool = False) -> KnownStart:
         """
         Return the facts of a start that gave out a token, with what its run has reported by now.
 
@@ -117,8 +117,8 @@ class StartRecord(TaskRecord):
 
     def _reports(self, start: Start, *, certainly: bool) -> RunReports:
         """Return what the run of a start has reported, as far as it is seen."""
-        assert start.token  # noqa: S101
-        key = run_key(start.token)
+        assert start.token_hash  # noqa: S101
+        key = report_key(start.token_hash)
         entry = self.get(key)
         if entry is None and certainly:
             self.probe()
@@ -128,15 +128,15 @@ class StartRecord(TaskRecord):
         if key not in self._seen and start.mailbox:
             self._copy_mailbox(start)
 
-        return read_reports(start.token, self._seen.get(key))
+        return read_reports(start.token_hash, self._seen.get(key))
 
     def _copy_mailbox(self, start: Start) -> None:
         """Record what the run has written to its mailbox, if anything."""
-        assert start.token  # noqa: S101
+        assert start.token_hash  # noqa: S101
         assert self._read_end  # noqa: S101
-        end = self._read_end(start.mailbox, start.token)
+        end = self._read_end(start.mailbox, start.token_hash)
         if end:
-            key, entry = run_key(start.token), entry_of(RunReports(end=end))
+            key, entry = report_key(start.token_hash), entry_of(RunReports(end=end))
             self.set(key, entry)
             self._seen[key] = entry
 
@@ -197,18 +197,18 @@ class StartRecord(TaskRecord):
 
         return starts
 
-    def _facts(self, start: Start, *, looks: bool) -> Facts:
+    def _facts(self, start: Start, *, looks: bool) -> KnownStart:
         """
         Return what is seen of a start.
 
         :param looks: whether to look into its mailbox, if it has one
         :raises WorkflowAutomationError: if that cannot be read, or what is there is not valid
         """
-        facts = facts_of(start, self._read_for_facts, name=self.name)
+        facts = known_start(start, self._read_for_facts, name=self.name)
         return self.look(facts) if looks and start.mailbox else facts
 
     def _read_for_facts(self, key: str) -> Any:
-        if key.startswith(RUN):
+        if key.startswith(REPORT):
             return self._read_again(key)  # the run may have reported more
         return self._read(key)
 
@@ -233,7 +233,7 @@ class StartRecord(TaskRecord):
         """
         self.set(self._start_key(start), entry_of(start))
 
-    def may_send(self, start: Start, before: Facts | None) -> bool:
+    def may_send(self, start: Start, before: KnownStart | None) -> bool:
         """
         Return whether Airflow still runs this try, and has its record.
 
@@ -249,8 +249,8 @@ class StartRecord(TaskRecord):
             return True
 
         # This start replaces a run that may exist: that must be told to stop, if it can ask.
-        token = before.start.token
-        if token and before.start.asks and self.get(revoked_key(token)) is None:
+        token = before.start.token_hash
+        if token and before.start.can_call and self.get(revoked_key(token)) is None:
             return False
 
         return self._is_running()
@@ -259,7 +259,7 @@ class StartRecord(TaskRecord):
         """Record what the response to a start said."""
         self.set(outcome_key(start.place, self.name), entry_of(outcome))
 
-    def revoke(self, facts: Facts) -> Facts:
+    def revoke(self, facts: KnownStart) -> KnownStart:
         """
         Revoke the token of a start: no run can claim it any more; return what is known by then.
 
@@ -267,15 +267,15 @@ class StartRecord(TaskRecord):
 
         :raises Exception: if it is not certain that it is revoked
         """
-        token = facts.start.token
+        token = facts.start.token_hash
         assert token  # noqa: S101
-        if facts.start.asks:
+        if facts.start.can_call:
             self.set(revoked_key(token), entry_of(Revoked(datetime.now(UTC))))
             self._write_again(facts.start)
 
         return self.look(facts, certainly=True)._replace(is_settled=True)
 
-    def adopt(self, run: RunResult, last: Facts | None, **wait: float | None) -> Facts:
+    def adopt(self, run: RunResult, last: KnownStart | None, **wait: float | None) -> KnownStart:
         """
         Record that the task adopts the run that a person gives it; return what is known by then.
 
@@ -290,8 +290,8 @@ class StartRecord(TaskRecord):
                 "flow_id": before.flow_id,
             }
 
-        if before and before.token:
-            known["token"] = before.token
+        if before and before.token_hash:
+            known["token_hash"] = before.token_hash
             known["callback_url"] = before.callback_url
             known["mailbox"] = before.mailbox
             if before.mailbox:
@@ -302,14 +302,14 @@ class StartRecord(TaskRecord):
         start = self.new_start(run=run, **known, **wait)
         self.write_start(start)
 
-        if before and before.asks:
+        if before and before.can_call:
             # Wait for the endpoint, which may be recording a stop: until it saw the new start, it
             # decided by the one before.
             self._write_again(before)
 
         self.forget_adopted()
-        facts = Facts(start=start)
-        return self.look(facts, certainly=True) if start.token else facts
+        facts = KnownStart(start=start)
+        return self.look(facts, certainly=True) if start.token_hash else facts
 
     def forget_adopted(self) -> None:
         """Delete what a person wrote: it would bring the run back at a Clear months later."""
@@ -339,7 +339,7 @@ class StartRecord(TaskRecord):
         return start_key(start.place, self.name)
 
 
-def _unread(error: NotSentError, facts: Facts, run_id: str | None) -> WorkflowAutomationError:
+def _unread(error: NotSentError, facts: KnownStart, run_id: str | None) -> WorkflowAutomationError:
     """Return the error for a mailbox that cannot be read: what is known of the start stays true."""
     consequence = facts.text(None)
     kind = facts.outcome and facts.outcome.kind

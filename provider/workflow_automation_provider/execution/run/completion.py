@@ -46,7 +46,10 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.redaction import Redactor
     from workflow_automation_provider.execution.record.entries import End, RunResult, Start
-    from workflow_automation_provider.execution.record.start_decision import Facts, StartOptions
+    from workflow_automation_provider.execution.record.start_decision import (
+        KnownStart,
+        StartOptions,
+    )
     from workflow_automation_provider.execution.record.start_record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.run.xcoms import RunXComs
@@ -94,7 +97,7 @@ class CompletionWait:
         self._options = options
         self._xcoms = xcoms
 
-    def wait(self, facts: Facts) -> RunResult:
+    def wait(self, facts: KnownStart) -> RunResult:
         """
         Return the run with the flow's result once it succeeded; suspend the task until then.
 
@@ -140,7 +143,7 @@ class CompletionWait:
 
         return self._ended(facts, facts.reports.end)
 
-    def _look(self, facts: Facts, *, certainly: bool = False) -> Facts:
+    def _look(self, facts: KnownStart, *, certainly: bool = False) -> KnownStart:
         """
         Return the facts with what the run has reported by now.
 
@@ -159,7 +162,7 @@ class CompletionWait:
 
     # Time ---------------------------------------------------------------------------------------
 
-    def _left(self, facts: Facts) -> timedelta:
+    def _left(self, facts: KnownStart) -> timedelta:
         """Return how long the task may still wait for the next report of the run."""
         now = datetime.now(UTC)
         left = facts.until - now
@@ -170,12 +173,12 @@ class CompletionWait:
         )
         return min(left, silent_until - now)
 
-    def _last_report_at(self, facts: Facts) -> datetime:
+    def _last_report_at(self, facts: KnownStart) -> datetime:
         """Return when the run last reported something, or the wait began."""
-        assert facts.start.token  # noqa: S101
-        return facts.last_report_at(self._record.last_message(facts.start.token))
+        assert facts.start.token_hash  # noqa: S101
+        return facts.last_report_at(self._record.last_message(facts.start.token_hash))
 
-    def _trigger_failed(self, facts: Facts) -> WorkflowAutomationError:
+    def _trigger_failed(self, facts: KnownStart) -> WorkflowAutomationError:
         """Return the error for a task whose trigger has failed, or was never run in time."""
         failure = self._options.trigger_failure
         if failure == "Trigger timeout":
@@ -186,7 +189,7 @@ class CompletionWait:
             **self._ids(facts),
         )
 
-    def _timed_out(self, facts: Facts) -> RunTimeoutError:
+    def _timed_out(self, facts: KnownStart) -> RunTimeoutError:
         """Return the error for a run that is overdue, or silent."""
         if facts.until <= datetime.now(UTC):
             return self._overdue(facts)
@@ -199,7 +202,7 @@ class CompletionWait:
             **self._ids(facts),
         )
 
-    def _overdue(self, facts: Facts) -> RunTimeoutError:
+    def _overdue(self, facts: KnownStart) -> RunTimeoutError:
         run = facts.run(self._redactor_or_none(facts))
         where = "the workflow's list of runs"
         if "run_link" in run:
@@ -214,7 +217,7 @@ class CompletionWait:
             next_step=f"Look at {where}.\n{_last_step_text(facts.start)}",
             **self._ids(facts),
         )
-        if facts.start.asks:
+        if facts.start.can_call:
             return overdue
 
         run_text = f"Run {overdue.run_id}" if overdue.run_id else "A run"
@@ -222,7 +225,7 @@ class CompletionWait:
 
     # Suspend ------------------------------------------------------------------------------------
 
-    def _suspend(self, facts: Facts, left: timedelta) -> NoReturn:
+    def _suspend(self, facts: KnownStart, left: timedelta) -> NoReturn:
         if not self._options.is_resumed and self._record.max_tries == 0:
             self._log.warning(
                 "The task waits without retries: if anything fails while it looks at its run, it "
@@ -254,7 +257,7 @@ class CompletionWait:
             timeout=max(MIN_SLEEP, sleep),
         )
 
-    def _defer(self, facts: Facts, left: timedelta) -> NoReturn:
+    def _defer(self, facts: KnownStart, left: timedelta) -> NoReturn:
         """Suspend the task until its run has written to its mailbox, or the wait is over."""
         from airflow.sdk.exceptions import TaskDeferred
 
@@ -272,7 +275,7 @@ class CompletionWait:
 
     # The end ------------------------------------------------------------------------------------
 
-    def _ended(self, facts: Facts, end: End) -> RunResult:
+    def _ended(self, facts: KnownStart, end: End) -> RunResult:
         """
         Return the run and the flow's result.
 
@@ -292,7 +295,7 @@ class CompletionWait:
             self._xcoms.push(run, response)
 
         expects_claim = self._options.on_unknown_start == "claim"
-        if expects_claim and facts.start.asks and not facts.reports.claim:
+        if expects_claim and facts.start.can_call and not facts.reports.claim:
             self._log.warning(
                 "The run has not claimed its start: the flow has no first step that does. Wherever "
                 "the outcome of a start is unknown, another run is started, as with "
@@ -316,10 +319,10 @@ class CompletionWait:
         self._log.info(succeeded)
         return run if result is None else {**run, "result": result}
 
-    def _redactor_or_none(self, facts: Facts) -> Redactor | None:
+    def _redactor_or_none(self, facts: KnownStart) -> Redactor | None:
         return redactor_or_none(self._hook, facts.start.conn_id)
 
-    def _redactor(self, facts: Facts, end: End) -> Redactor:
+    def _redactor(self, facts: KnownStart, end: End) -> Redactor:
         """
         Return what knows the connection's secrets.
 
@@ -329,12 +332,12 @@ class CompletionWait:
         with usable_connection(f"The flow said that the run {ended}, which is stored"):
             return redactor_for(self._hook, facts.start.conn_id)
 
-    def _reports_text(self, facts: Facts) -> str:
+    def _reports_text(self, facts: KnownStart) -> str:
         """Return when the run reported what, in order, and the last call that was refused."""
-        assert facts.start.token  # noqa: S101
+        assert facts.start.token_hash  # noqa: S101
         message = LastMessage()
         with contextlib.suppress(Exception):  # it decides nothing
-            message = self._record.last_message(facts.start.token)
+            message = self._record.last_message(facts.start.token_hash)
 
         reports: list[tuple[datetime, str]] = []
         if facts.reports.claim:
@@ -359,7 +362,7 @@ class CompletionWait:
 
         return text
 
-    def _ids(self, facts: Facts) -> dict[str, Any]:
+    def _ids(self, facts: KnownStart) -> dict[str, Any]:
         """Return what an error names of the run."""
         run = facts.run(self._redactor_or_none(facts))
         return {"run_id": run.get("run_id"), "flow_id": run.get("flow_id")}

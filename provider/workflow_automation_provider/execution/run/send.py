@@ -27,7 +27,7 @@ from workflow_automation_provider.execution.record.entries import (
     Start,
     run_result,
 )
-from workflow_automation_provider.execution.record.start_decision import Facts, StartOptions
+from workflow_automation_provider.execution.record.start_decision import KnownStart, StartOptions
 from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
 from workflow_automation_provider.execution.run.settlement import Settlement
 
@@ -61,7 +61,7 @@ class StartSender:
         # Whether the last byte of a request was sent, and no response has said that it did nothing.
         self._may_have_started = False
 
-    def send(self, request: Request, start: Start, before: Facts | None) -> Facts:
+    def send(self, request: Request, start: Start, before: KnownStart | None) -> KnownStart:
         """
         Record a start, send its request, and record its outcome.
 
@@ -127,7 +127,7 @@ class StartSender:
 
     # The outcome --------------------------------------------------------------------------------
 
-    def _after_response(self, run: Run) -> Facts:
+    def _after_response(self, run: Run) -> KnownStart:
         """Record a run that was started, and return what is known of it."""
         response = None
         if run.run_id is None:
@@ -147,12 +147,12 @@ class StartSender:
         started = run_result(run.run_id, run.run_link, run.flow_id, response)
         outcome = Outcome(kind="run", at=datetime.now(UTC), run=started)
         is_recorded = self._write_outcome(outcome)
-        if not is_recorded and self._start.waits:
+        if not is_recorded and self._start.wait_for_completion:
             # A task that waits is continued by its record alone.
             return self._after_error(_not_recorded(started), run=started)
 
-        facts = Facts(start=self._start, outcome=outcome)
-        if self._start.token is None:
+        facts = KnownStart(start=self._start, outcome=outcome)
+        if self._start.token_hash is None:
             return facts
 
         # A proxy may have sent the request twice, and returned the run that is told to stop.
@@ -162,7 +162,9 @@ class StartSender:
             self._log.warning("Whether another run has claimed is unknown.", exc_info=True)
             return facts
 
-    def _after_error(self, error: WorkflowAutomationError, run: RunResult | None = None) -> Facts:
+    def _after_error(
+        self, error: WorkflowAutomationError, run: RunResult | None = None
+    ) -> KnownStart:
         """
         Record what the response said; return what is known of the run, if one has begun anyway.
 
@@ -183,11 +185,11 @@ class StartSender:
 
         if outcome and not run:
             self._write_outcome(outcome)
-        if self._start.token is None:
+        if self._start.token_hash is None:
             raise error
 
         try:
-            facts = self._settled(Facts(start=self._start, outcome=outcome), error)
+            facts = self._settled(KnownStart(start=self._start, outcome=outcome), error)
         except (ConnectionUnusableError, NotSentError) as problem:
             # The next try looks again.
             raise problem.with_facts(
@@ -204,7 +206,7 @@ class StartSender:
 
         raise self._in_doubt(error, is_settled=facts.is_settled)
 
-    def _settled(self, facts: Facts, error: WorkflowAutomationError) -> Facts | None:
+    def _settled(self, facts: KnownStart, error: WorkflowAutomationError) -> KnownStart | None:
         """
         Return what is known of a start without a usable response.
 
@@ -217,7 +219,8 @@ class StartSender:
         may_send_again = is_unknown and self._options.on_unknown_start != "fail"
         is_retried = may_send_again or isinstance(error, LEFT_TO_AIRFLOW)
         # Without a token that can be revoked, another try has nothing to do.
-        is_left_to_next_try = not self._start.asks or (is_retried and not self._record.is_last_try)
+        has_next_try = is_retried and not self._record.is_last_try
+        is_left_to_next_try = not self._start.can_call or has_next_try
         try:
             if error.accepted is Accepted.NO:
                 facts = self._record.look(facts)

@@ -18,7 +18,7 @@ from workflow_automation_provider.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from workflow_automation_provider.execution.record.start_decision import Facts
+    from workflow_automation_provider.execution.record.start_decision import KnownStart
     from workflow_automation_provider.execution.record.start_record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
 
@@ -39,7 +39,7 @@ class Settlement:
         self._log = retrier.log
         self.claim_timeout = claim_timeout
 
-    def settle(self, facts: Facts) -> Facts:
+    def settle(self, facts: KnownStart) -> KnownStart:
         """
         Wait for what a run reports, and revoke its token if it has not begun.
 
@@ -53,7 +53,7 @@ class Settlement:
             return facts
         return self.revoke(facts)
 
-    def await_report(self, facts: Facts, *, looks: bool = True) -> Facts:
+    def await_report(self, facts: KnownStart, *, looks: bool = True) -> KnownStart:
         """
         Wait for a run to claim or to end, or for the task's end.
 
@@ -85,21 +85,21 @@ class Settlement:
 
             time.sleep(min(POLL_INTERVAL, left))
 
-    def _looked(self, facts: Facts) -> tuple[Facts, WorkflowAutomationError | None]:
+    def _looked(self, facts: KnownStart) -> tuple[KnownStart, WorkflowAutomationError | None]:
         """Return the facts, and why the mailbox cannot be read, which may pass."""
         try:
             return self._record.look(facts), None
         except (ConnectionUnusableError, NotSentError) as problem:
             return facts, problem
 
-    def revoke(self, facts: Facts) -> Facts:
+    def revoke(self, facts: KnownStart) -> KnownStart:
         """
         Revoke the token of a start, and return what is known of it by then.
 
         :raises Exception: if it is not certain that the token is revoked
         """
         revoked = self._record.revoke(facts)
-        if facts.start.asks and not revoked.reports.has_begun:
+        if facts.start.can_call and not revoked.reports.has_begun:
             self._log.info(
                 "No run has claimed this start: one that does so from now on is told to stop."
             )

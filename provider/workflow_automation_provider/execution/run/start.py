@@ -28,7 +28,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.record.start_decision import (
     Decision,
-    Facts,
+    KnownStart,
     StartOptions,
     check_adopted,
     decide,
@@ -103,9 +103,9 @@ class RunStarter:
 
         An error of this try must mention it, if this try started nothing.
         """
-        self.facts: Facts
+        self.facts: KnownStart
         """What is known of the start whose run is returned."""
-        self._last: Facts | None = None
+        self._last: KnownStart | None = None
         self._adopted: RunResult | None = None
 
     def find(self) -> RunResult | None:
@@ -144,8 +144,8 @@ class RunStarter:
         """
         Start a run, where :meth:`find` found none.
 
-        :param url_fields: the fields ``token``, and ``callback_url`` or ``mailbox``, of its start,
-            if its run is given a URL
+        :param url_fields: the fields ``token_hash``, and ``callback_url`` or ``mailbox``, of its
+            start, if its run is given a URL
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
         start = self._record.new_start(
@@ -206,7 +206,7 @@ class RunStarter:
 
     # An earlier start ---------------------------------------------------------------------------
 
-    def _settled_last(self) -> Facts:
+    def _settled_last(self) -> KnownStart:
         """
         Wait for what the run of the last start reports; if it has not begun, revoke its token.
 
@@ -230,7 +230,7 @@ class RunStarter:
         run, last = self._adopted, self._last
         assert run  # noqa: S101
         reason: str | None = None
-        if last and last.start.token:
+        if last and last.start.token_hash:
             self._record.all_starts()
             self._record.probe()  # one of them may not have been seen
             last, *others = self._record.all_starts()
@@ -259,7 +259,7 @@ class RunStarter:
             self._record.forget_adopted()
         return run
 
-    def _return(self, facts: Facts) -> RunResult:
+    def _return(self, facts: KnownStart) -> RunResult:
         """
         Return the run of a start.
 
@@ -276,7 +276,7 @@ class RunStarter:
         self._log_return(facts, run, redactor)
         return run
 
-    def _log_return(self, facts: Facts, run: RunResult, redactor: Redactor | None) -> None:
+    def _log_return(self, facts: KnownStart, run: RunResult, redactor: Redactor | None) -> None:
         """Log what a person may want to know of a run that is returned."""
         start, reports = facts.start, facts.reports
         is_of_earlier_try = start.place[0] != self._record.try_number
@@ -303,7 +303,7 @@ class RunStarter:
                 "started it, and the run did not say it."
             )
 
-    def _stopped_run(self, facts: Facts) -> RunFailedError:
+    def _stopped_run(self, facts: KnownStart) -> RunFailedError:
         run = facts.run(self._redactor(facts))
         return RunFailedError("The run was told to stop.", run_id=run.get("run_id"))
 
@@ -328,7 +328,7 @@ class RunStarter:
         if last.outcome and decision is Decision.UNIDENTIFIED:
             error = UnidentifiedError(last.outcome.reason, consequence=f"{text} {_LOOK}")
 
-        is_revoked = last.is_settled and last.start.asks
+        is_revoked = last.is_settled and last.start.can_call
         return error.with_facts(next_step=REVOKED) if is_revoked else error
 
     def _nothing_to_continue(self) -> WorkflowAutomationError:
@@ -348,7 +348,7 @@ class RunStarter:
             return
         self._log.warning("%s Starting another run: %s.", _sentence(text), self._why_another(last))
 
-    def _why_another(self, last: Facts) -> str:
+    def _why_another(self, last: KnownStart) -> str:
         """Return why another run is started after the last start."""
         if not last.is_since_clear(self._options.max_tries):
             return "the task has been cleared since"
@@ -360,11 +360,11 @@ class RunStarter:
             return "no run has claimed that start, and one that asks from now on is told to stop"
         return f"on_unknown_start is {self._options.on_unknown_start!r}"
 
-    def _redactor(self, facts: Facts) -> Redactor | None:
+    def _redactor(self, facts: KnownStart) -> Redactor | None:
         """Return the redactor for what a run reports, None if a connection cannot be used."""
         return redactor_or_none(self._hook, facts.start.conn_id)
 
-    def _as_error(self, facts: Facts) -> WorkflowAutomationError | None:
+    def _as_error(self, facts: KnownStart) -> WorkflowAutomationError | None:
         """Return what a start may have left, as an error; None if nothing."""
         redactor = self._redactor(facts)
         text = facts.text(redactor)

@@ -45,7 +45,10 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.files import Element
     from workflow_automation_provider.exceptions import WorkflowAutomationError
     from workflow_automation_provider.execution.record.entries import RunResult
-    from workflow_automation_provider.execution.record.start_decision import Facts, StartOptions
+    from workflow_automation_provider.execution.record.start_decision import (
+        KnownStart,
+        StartOptions,
+    )
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.upload import Uploader
     from workflow_automation_provider.hooks.sources import FileSource
@@ -67,7 +70,7 @@ def _unsupported_setting() -> str:
     return setting
 
 
-class FlowRun:
+class TriggerExecution:
     """
     The run of one task instance.
 
@@ -164,7 +167,7 @@ class FlowRun:
             )
 
         # As recorded when the run was started, whatever the DAG says now.
-        if not facts.start.waits:
+        if not facts.start.wait_for_completion:
             return self.run
 
         wait = CompletionWait(self._record, self._hook, self._retrier, self._options, self._xcoms)
@@ -174,12 +177,13 @@ class FlowRun:
         """Keep the run, and store the link to it, at once if the task goes on after that."""
         self.run = run
         # A task that was resumed has stored it, or stores it with the run's XComs.
-        begins_to_wait = self._starter.facts.start.waits and not self._options.is_resumed
+        waits = self._starter.facts.start.wait_for_completion
+        begins_to_wait = waits and not self._options.is_resumed
         self._xcoms.keep_link(run)
         if begins_to_wait or self._uploads_files:
             self._xcoms.push_link()
 
-    def _is_other_connection(self, facts: Facts) -> bool:
+    def _is_other_connection(self, facts: KnownStart) -> bool:
         """Return whether the DAG names another connection than the run was started by."""
         conn_id = facts.start.conn_id
         return conn_id not in (None, self._hook.workflow_automation_conn_id)
@@ -229,7 +233,7 @@ class FlowRun:
 
         url = callback_url(self._hook)
         self._hide(token)
-        fields = {"token": digest_of(token), "callback_url": url}
+        fields = {"token_hash": digest_of(token), "callback_url": url}
         return {**inputs, name: f"{url}?token={token}"}, fields
 
     def _mailbox(self, folder: str, token: str) -> tuple[str, dict[str, str]]:
@@ -269,7 +273,7 @@ class FlowRun:
         for secret in secrets_of(url):
             self._hide(secret)
 
-        return url, {"token": token, "mailbox": name}
+        return url, {"token_hash": token, "mailbox": name}
 
     def _hide(self, secret: str) -> None:
         """Never show a secret of the run's URL."""

@@ -69,7 +69,7 @@ def test_half_of_a_surrogate_pair_is_damage(place):
     damaged = {**START, place: "\ud800"}
     with pytest.raises(InvalidRequestError, match="start/1/0"):
         read_start((1, 0), damaged)
-    with pytest.raises(InvalidRequestError, match="run/token"):
+    with pytest.raises(InvalidRequestError, match="report/token"):
         read_reports("token", {"claim": damaged})
 
 

@@ -30,7 +30,7 @@ from workflow_automation_provider.execution.record.entries import (
 )
 from workflow_automation_provider.execution.record.start_decision import (
     Decision,
-    Facts,
+    KnownStart,
     StartOptions,
     decide,
     why_not,
@@ -72,11 +72,11 @@ def facts_of_starts():
     ):
         fields = {"max_tries": max_tries, "request": request, "run": run, "earlier": earlier}
         for outcome in OUTCOMES if run is None else [None]:
-            yield Facts(start=start(**fields), outcome=outcome)
+            yield KnownStart(start=start(**fields), outcome=outcome)
             for reports, (revoked, closed) in product(SPOKEN, ((NO, NO), (YES, NO), (YES, YES))):
                 for mailbox in ("", "s3://bucket/d.json"):
-                    yield Facts(
-                        start=start(**fields, token="d", mailbox=mailbox),
+                    yield KnownStart(
+                        start=start(**fields, token_hash="d", mailbox=mailbox),
                         outcome=outcome,
                         reports=reports,
                         is_revoked=revoked and not mailbox,
@@ -123,20 +123,20 @@ ROWS = [
     ),
     (
         "without a token: nothing, now and before",
-        lambda f, *_: not f.start.token and kind(f) == "nothing" and not f.start.earlier,
+        lambda f, *_: not f.start.token_hash and kind(f) == "nothing" and not f.start.earlier,
         Decision.SEND,
     ),
     (
         "without a token: unidentified",
-        lambda f, *_: not f.start.token and kind(f) == "unidentified",
+        lambda f, *_: not f.start.token_hash and kind(f) == "unidentified",
         Decision.UNIDENTIFIED,
     ),
     (
         "without a token: in doubt, with start_again",
-        lambda f, a, _: not f.start.token and a.on_unknown_start == "start_again",
+        lambda f, a, _: not f.start.token_hash and a.on_unknown_start == "start_again",
         Decision.SEND,
     ),
-    ("without a token: in doubt", lambda f, *_: not f.start.token, Decision.DOUBT),
+    ("without a token: in doubt", lambda f, *_: not f.start.token_hash, Decision.DOUBT),
     ("not settled", lambda f, *_: not f.is_settled, Decision.SETTLE),
     ("closed: nothing", lambda f, *_: kind(f) == "nothing", Decision.SEND),
     ("closed: unidentified", lambda f, *_: kind(f) == "unidentified", Decision.UNIDENTIFIED),
@@ -170,12 +170,12 @@ def test_decide_takes_the_first_row_that_fits():
 
 
 @pytest.mark.parametrize(
-    "last", [None, Facts(start=start(), outcome=Outcome(kind="run", at=AT, run=RUN))]
+    "last", [None, KnownStart(start=start(), outcome=Outcome(kind="run", at=AT, run=RUN))]
 )
 def test_any_run_can_be_adopted_where_no_start_has_a_token(last):
     assert why_not("2", last, []) is None
     for reports in (RunReports(refused=("2",)), RunReports(claim=Claim(AT, "1"))):
-        assert why_not("2", Facts(start=start(token="d"), reports=reports), [])
+        assert why_not("2", KnownStart(start=start(token_hash="d"), reports=reports), [])
 
 
 @pytest.mark.parametrize(
@@ -188,17 +188,19 @@ def test_any_run_can_be_adopted_where_no_start_has_a_token(last):
     ],
 )
 def test_what_a_start_may_have_left_is_mentioned_until_it_is_over(outcome, words):
-    left = Facts(start=start(earlier="try 0 …"), outcome=outcome).text(None)
+    left = KnownStart(start=start(earlier="try 0 …"), outcome=outcome).text(None)
     assert left.startswith("try 0 … try 1 (2026-01-01T00:00:00+00:00) ")
     assert words in left
-    over = Facts(start=start(earlier="try 0 …"), outcome=outcome, reports=RunReports(stopped=AT))
+    over = KnownStart(
+        start=start(earlier="try 0 …"), outcome=outcome, reports=RunReports(stopped=AT)
+    )
     assert over.text(None) == "try 0 …"
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_a_start_is_described_with_the_reports_of_its_run(outcome):
     reports = RunReports(claim=Claim(AT, "7", "http://there/7"), end=End(AT, "failed", "7"))
-    text = Facts(start=start(), outcome=outcome, reports=reports).text(Redactor([]))
+    text = KnownStart(start=start(), outcome=outcome, reports=reports).text(Redactor([]))
     assert mentions(text, "run 7", "http://there/7", "failed")
 
 
@@ -213,7 +215,7 @@ STARTS = st.builds(
     at=TIMES,
     max_tries=st.integers(0),
     request=MAYBE_TEXT,
-    token=MAYBE_TEXT,
+    token_hash=MAYBE_TEXT,
     completion_timeout=st.none() | st.floats(0.001, 1e8),
     heartbeat_timeout=st.none() | st.floats(0.001, 1e8),
     callback_url=st.just("") | TEXTS,

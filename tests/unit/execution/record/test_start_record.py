@@ -175,10 +175,10 @@ def test_an_adopted_run_is_recorded_with_the_start_of_its_token(world):
         task.try_()
         assert task.state == "awaiting_input"
         (gave, *_), taken = entries(task, START).values(), entries(task, START)[place]
-        assert (taken["run"], taken["issuer"], taken["token"]) == (
+        assert (taken["run"], taken["issuer"], taken["token_hash"]) == (
             {"run_id": run},
             [2, 0],
-            gave["token"],
+            gave["token_hash"],
         )
         assert (taken["conn_id"], "run" in gave) == (gave["conn_id"], False)
         assert SECOND_START in [call.name for call in calls(task.last, kinds=["set"])]

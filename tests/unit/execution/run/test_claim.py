@@ -18,7 +18,7 @@ from entry_keys import (
     REVOKED,
     RUN,
     START,
-    run_key,
+    report_key,
 )
 from sentences import (
     AWAITS_CLAIM,
@@ -80,7 +80,7 @@ def at_the_third_look(what):
 def is_stopped(task):
     """Have the run of the last start be told to stop."""
     *_, start = entries(task, START).values()
-    task.rows.put(run_key(start["token"]), {"stopped": "2026-01-01T00:00:00+00:00"})
+    task.rows.put(report_key(start["token_hash"]), {"stopped": "2026-01-01T00:00:00+00:00"})
 
 
 class TestDoubt:

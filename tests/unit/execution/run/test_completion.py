@@ -15,7 +15,7 @@ from types import MappingProxyType, SimpleNamespace
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from entry_keys import FIRST_START, MESSAGE, OUTCOME, RUN, START, run_key
+from entry_keys import FIRST_START, MESSAGE, OUTCOME, RUN, START, report_key
 from sentences import (
     NO_RUN_ID,
     NOT_PUSHED,
@@ -83,8 +83,8 @@ def test_an_adopted_run_that_lost_the_task_fails_it(world, reports):
     task.adopt(run)
     task.clear()
     task.try_()
-    token = entries(task, START)["2/0"]["token"]
-    task.rows.put(run_key(token), json.loads(json.dumps(reports).replace("RUN", run)))
+    token = entries(task, START)["2/0"]["token_hash"]
+    task.rows.put(report_key(token), json.loads(json.dumps(reports).replace("RUN", run)))
     error = task.try_().error
     assert isinstance(error, InvalidRequestError)
     assert run in error.reason
@@ -169,7 +169,7 @@ def test_a_stopped_run_fails_the_task(parked, monkeypatch):
     task.lose(task.last)
     reports = {"stopped": datetime.now(UTC).isoformat()}
     (start,) = entries(task, START).values()
-    task.rows.put(run_key(start["token"]), reports)
+    task.rows.put(report_key(start["token_hash"]), reports)
     error = task.try_().error
     assert isinstance(error, RunFailedError)
     assert error.run_id == task.flow.runs[0].run_id

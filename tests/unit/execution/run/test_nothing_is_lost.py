@@ -22,7 +22,7 @@ from entry_keys import (
     RUN,
     SECOND_START,
     START,
-    run_key,
+    report_key,
 )
 from sentences import WAS_STARTED
 from workflow_automation_provider.exceptions import ConnectionUnusableError
@@ -314,7 +314,7 @@ def test_a_probe_that_is_missed_once_fails_no_last_try(world, kind):
     [
         (FIRST_OUTCOME, {"kind": "run"}),
         (FIRST_OUTCOME, "text"),
-        (run_key("{d}"), {"claim": "x"}),
+        (report_key("{d}"), {"claim": "x"}),
         (FIRST_START, {"run": {"run_link": "x"}}),
     ],
 )
@@ -322,7 +322,7 @@ def test_an_entry_that_a_person_has_damaged_is_named(world, key, value):
     task = world(waits(retries=1))
     task.try_()
     (start,) = entries(task, START).values()
-    key = key.format(d=start["token"])
+    key = key.format(d=start["token_hash"])
     if isinstance(value, dict) and "run" in value:
         value = {**start, **value}
     task.rows.put(key, value)

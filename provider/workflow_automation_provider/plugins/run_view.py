@@ -29,7 +29,7 @@ from workflow_automation_provider.execution.record.entries import (
     read_start,
     revoked_key,
 )
-from workflow_automation_provider.execution.record.start_decision import Facts, facts_of
+from workflow_automation_provider.execution.record.start_decision import KnownStart, known_start
 from workflow_automation_provider.plugins.advice import Known, State, TaskNow, state_of
 
 _RESPONSES = {
@@ -53,7 +53,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conversation:
+class RunView:
     """
     A start of a task and its run, or a batch. Texts from entries may be of any type.
 
@@ -131,7 +131,7 @@ class Conversation:
 # Starts -------------------------------------------------------------------------------------------
 
 
-def conversations(row: Any, task: TaskNow, entries: Mapping[str, Any]) -> list[Conversation]:
+def run_views(row: Any, task: TaskNow, entries: Mapping[str, Any]) -> list[RunView]:
     """
     Return a task's starts, in order, and its batch.
 
@@ -146,10 +146,10 @@ def conversations(row: Any, task: TaskNow, entries: Mapping[str, Any]) -> list[C
     return found
 
 
-def _starts(row: Any, task: TaskNow, entries: Mapping[str, Any]) -> Iterator[Conversation]:
+def _starts(row: Any, task: TaskNow, entries: Mapping[str, Any]) -> Iterator[RunView]:
     keys = _starts_of(entries)
     last = _last_by_name(keys, task.try_number)
-    before: dict[str | None, list[Facts | None]] = {}
+    before: dict[str | None, list[KnownStart | None]] = {}
     for key in keys:
         found = _Entries()
         with contextlib.suppress(Exception):
@@ -172,7 +172,7 @@ def _starts(row: Any, task: TaskNow, entries: Mapping[str, Any]) -> Iterator[Con
             yield _start(row, task, replace(known, facts=None), _Entries())
 
 
-def _start(row: Any, task: TaskNow, known: Known, found: _Entries) -> Conversation:
+def _start(row: Any, task: TaskNow, known: Known, found: _Entries) -> RunView:
     state = state_of(task, known)
     # A task that is queued has not begun.
     at = row.start_date or row.date
@@ -185,7 +185,7 @@ def _start(row: Any, task: TaskNow, known: Known, found: _Entries) -> Conversati
         until = known.facts.until.astimezone(UTC)
         silent_since = _silent_since(known.facts, found.message)
 
-    return Conversation(
+    return RunView(
         row=row,
         task=task,
         at=at,
@@ -199,7 +199,7 @@ def _start(row: Any, task: TaskNow, known: Known, found: _Entries) -> Conversati
     )
 
 
-def _silent_since(facts: Facts, message: LastMessage) -> datetime | None:
+def _silent_since(facts: KnownStart, message: LastMessage) -> datetime | None:
     """Return since when a run that is waited for is silent, None if it is not."""
     start = facts.start
     may_be_silent = start.heartbeat_timeout
@@ -241,7 +241,7 @@ class _Entries(NamedTuple):
     :param revoked_at: when its token was revoked, None if it was not
     """
 
-    facts: Facts | None = None
+    facts: KnownStart | None = None
     message: LastMessage = LastMessage()
     revoked_at: datetime | None = None
 
@@ -253,13 +253,13 @@ def _entries_of(entries: Mapping[str, Any], key: re.Match[str]) -> _Entries:
     :raises InvalidRequestError: if a person has damaged an entry
     """
     start = read_start(place_of(key), entries[key[0]], name=key[3])
-    facts = facts_of(start, entries.get, name=key[3])
-    if start.token is None:
+    facts = known_start(start, entries.get, name=key[3])
+    if start.token_hash is None:
         return _Entries(facts)
 
-    message = read_message(entries.get(message_key(start.token)))
+    message = read_message(entries.get(message_key(start.token_hash)))
     revoked_at = None
-    revoked = revoked_key(start.token)
+    revoked = revoked_key(start.token_hash)
     if entries.get(revoked) is not None:
         revoked_at = read_entry(Revoked, revoked, entries[revoked]).at
 
@@ -267,13 +267,13 @@ def _entries_of(entries: Mapping[str, Any], key: re.Match[str]) -> _Entries:
     return _Entries(facts, message, revoked_at)
 
 
-def _steps(facts: Facts, found: _Entries, state: State) -> Iterator[Step]:
+def _steps(facts: KnownStart, found: _Entries, state: State) -> Iterator[Step]:
     """Yield the steps: what the task did, and what the run reported and was told."""
     for step in _all_steps(facts, found, state):
         yield step._replace(at=step.at.astimezone(UTC))
 
 
-def _all_steps(facts: Facts, found: _Entries, state: State) -> Iterator[Step]:
+def _all_steps(facts: KnownStart, found: _Entries, state: State) -> Iterator[Step]:
     message = found.message
     start, outcome, reports = facts.start, facts.outcome, facts.reports
     claim, end = reports.claim, reports.end
@@ -317,15 +317,15 @@ def _all_steps(facts: Facts, found: _Entries, state: State) -> Iterator[Step]:
 # A batch ------------------------------------------------------------------------------------------
 
 
-def _batch(row: Any, task: TaskNow, entry: Any) -> Conversation:
+def _batch(row: Any, task: TaskNow, entry: Any) -> RunView:
     """Return what the last entry of a batch tells: of one that cannot be read, nothing."""
     at = row.start_date or row.date
     with contextlib.suppress(Exception):
         return _read_batch(row, task, at, entry)
-    return Conversation(row=row, task=task, at=at)
+    return RunView(row=row, task=task, at=at)
 
 
-def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any]) -> Conversation:
+def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any]) -> RunView:
     try_number = entry.get("try_number")
     counts = {**entry["counts"]}
     is_being_sent = task.state == "running" and task.try_number == try_number
@@ -350,7 +350,7 @@ def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any])
 
     is_of_deleted = try_number is not None and try_number > task.try_number
     recorded = datetime.fromisoformat(entry["at"]).astimezone(UTC)
-    return Conversation(
+    return RunView(
         row=row,
         task=task,
         at=at,
