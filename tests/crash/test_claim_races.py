@@ -29,7 +29,8 @@ from sqlalchemy import delete as sql_delete
 
 from airflow_launcher.processes import Program, free_port, wait_for
 from waiting_tasks import WaitingTask, make_dag
-from workflow_automation_provider.execution.record.callback import PATH, new_token
+from workflow_automation_provider.client.redaction import CALLBACK_PATH
+from workflow_automation_provider.execution.record.callback import new_token
 
 APP = "workflow_automation_provider.plugins.callback_endpoint:app"
 
@@ -75,7 +76,7 @@ def say(dag: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Say]:
 
         def answers(server: int) -> bool:
             with suppress(httpx.TransportError):
-                return call(f"{PATH}?token={new_token(uuid4())}", server=server) == 404
+                return call(f"{CALLBACK_PATH}?token={new_token(uuid4())}", server=server) == 404
             return False
 
         for server in range(2):

@@ -15,7 +15,8 @@ from airflow_launcher.airflow import API_SERVER, Airflow
 from airflow_launcher.processes import wait_for
 from case import Case, Played, play
 from entry_keys import RUN
-from workflow_automation_provider.execution.record.callback import PATH, is_token, new_token
+from workflow_automation_provider.client.redaction import CALLBACK_PATH
+from workflow_automation_provider.execution.record.callback import is_token, new_token
 
 
 @play("waits")
@@ -63,12 +64,12 @@ def test_marked_as_success(case: Case) -> None:
 
 
 def test_others_get_nothing_and_no_token_is_in_the_log(deployment: Airflow, played: Played) -> None:
-    url = f"{deployment.url}{PATH}?token={new_token(uuid4())}"
+    url = f"{deployment.url}{CALLBACK_PATH}?token={new_token(uuid4())}"
     responses = [
         httpx.request(method, url, json={"status": "success"}) for method in ("POST", "PUT")
     ]
     assert [response.status_code for response in responses] == [404, 405]
     assert {*responses[0].json()} == {"detail"}
     log = deployment.programs[API_SERVER.name].output.read_text()
-    assert PATH in log
+    assert CALLBACK_PATH in log
     assert [token for token in re.findall(r"token=([\w-]+)", log) if is_token(token)] == []

@@ -14,9 +14,9 @@ import pytest
 
 from code_blocks import read_code_blocks
 from entry_keys import ADOPTED
+from workflow_automation_provider.client.redaction import CALLBACK_PATH
 from workflow_automation_provider.execution.record.callback import (
     MAX_BODY,
-    PATH,
     Ended,
     new_token,
     parse,
@@ -69,7 +69,7 @@ def test_the_curl_command_of_the_page():
     with CallbackEndpoint() as endpoint:
         environment = {
             **os.environ,
-            "CALLBACK_URL": f"{endpoint.url}{PATH}?token={new_token(uuid4())}",
+            "CALLBACK_URL": f"{endpoint.url}{CALLBACK_PATH}?token={new_token(uuid4())}",
             "NO_PROXY": "127.0.0.1",
         }
         done = subprocess.run(
@@ -81,8 +81,8 @@ def test_the_curl_command_of_the_page():
 
 
 def test_names_and_numbers_of_the_page():
-    assert f"`{{callback_base_url}}{PATH}?token=…`" in TEXT
-    assert f"location = {PATH} {{" in TEXT
+    assert f"`{{callback_base_url}}{CALLBACK_PATH}?token=…`" in TEXT
+    assert f"location = {CALLBACK_PATH} {{" in TEXT
     assert f"`{ADOPTED}`" in PAGE.with_name("if-it-fails.md").read_text()
     assert MAX_BODY == 64 * 1024
     assert TEXT.count("64 KiB") == 1

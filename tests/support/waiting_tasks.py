@@ -13,7 +13,8 @@ from typing import Any
 from uuid import uuid4
 
 from entry_keys import START, message_key, report_key, revoked_key
-from workflow_automation_provider.execution.record.callback import PATH, digest_of, new_token
+from workflow_automation_provider.client.redaction import CALLBACK_PATH
+from workflow_automation_provider.execution.record.callback import digest_of, new_token
 from workflow_automation_provider.execution.record.entries import (
     RunReports,
     Start,
@@ -154,7 +155,7 @@ class WaitingTask:
 
     @property
     def url(self) -> str:
-        return f"{PATH}?token={self.token}"
+        return f"{CALLBACK_PATH}?token={self.token}"
 
     @property
     def reports(self) -> RunReports:

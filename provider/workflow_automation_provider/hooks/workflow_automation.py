@@ -16,6 +16,7 @@ from airflow.sdk.log import mask_secret
 from workflow_automation_provider.client.checks import FileFormat, check_rendered
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.protocol import NO_INPUTS, trigger_request
+from workflow_automation_provider.client.redaction import CALLBACK_PATH
 from workflow_automation_provider.client.settings import Settings
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.lineage import collect
@@ -30,11 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["WorkflowAutomationHook"]
 
 _WARN_BEFORE_EXPIRY = timedelta(days=14)
-
-# What comes before the token in the URL that a waiting task gives to its run. Only the try that
-# made the token knows it, but the service may return it to any request. The path is that of
-# execution/record/callback.py, which nothing here may import: a test compares them.
-_CALLBACK_URL = "/workflow-automation/callback?token="
 
 # Airflow's CLI prints the result of a connection test with Rich, which takes this for markup and
 # leaves it out: the code of an error, for example.
@@ -102,7 +98,8 @@ class WorkflowAutomationHook(BaseHook):
                     **vars(self.extra),
                 )
 
-            client.redact_around(_CALLBACK_URL)
+            # Only the try that made a token knows it, but the service may return it to any request.
+            client.redact_around(f"{CALLBACK_PATH}?token=")
             self._client = client
 
         if self._stopped:

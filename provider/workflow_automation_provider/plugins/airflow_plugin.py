@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from workflow_automation_provider.execution.record.callback import PATH
+from workflow_automation_provider.client.redaction import CALLBACK_PATH
 from workflow_automation_provider.execution.record.state_store import unsupported_setting
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-_PREFIX = PATH.rpartition("/")[0]
+_PREFIX = CALLBACK_PATH.rpartition("/")[0]
 
 # Relative to Airflow's base URL, which may have a path.
 _RUNS = f"{_PREFIX}/runs/".lstrip("/")

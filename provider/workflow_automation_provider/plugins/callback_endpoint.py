@@ -48,9 +48,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from workflow_automation_provider.client.redaction import CALLBACK_PATH
 from workflow_automation_provider.execution.record.callback import (
     MAX_BODY,
-    PATH,
     is_token,
     parse,
     without_token,
@@ -136,7 +136,8 @@ async def _rejected(_request: Request, error: Exception) -> Response:
 # A proxy may strip what precedes the mount's path, or add it.
 app = Starlette(
     routes=[
-        Route(path, _callback, methods=["POST"]) for path in (PATH, f"/{PATH.rpartition('/')[2]}")
+        Route(path, _callback, methods=["POST"])
+        for path in (CALLBACK_PATH, f"/{CALLBACK_PATH.rpartition('/')[2]}")
     ],
     exception_handlers={HTTPException: _rejected},
 )

@@ -38,6 +38,7 @@ from sqlalchemy.orm import lazyload
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.record.callback import (
+    MIN_SLEEP,
     Ended,
     Running,
     digest_of,
@@ -61,7 +62,6 @@ from workflow_automation_provider.execution.record.entries import (
     start_key,
 )
 from workflow_automation_provider.execution.record.start_decision import known_start
-from workflow_automation_provider.execution.run.completion import MIN_SLEEP
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

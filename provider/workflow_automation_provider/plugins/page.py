@@ -40,6 +40,7 @@ from fastapi.responses import RedirectResponse, Response
 from sqlalchemy import and_, or_
 from sqlalchemy.exc import SQLAlchemyError
 
+from workflow_automation_provider.client.redaction import CALLBACK_PATH
 from workflow_automation_provider.plugins import queries
 from workflow_automation_provider.plugins.advice import (
     Known,
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.plugins.run_view import RunView
 
-PATH = "/workflow-automation/runs"
+PAGE_PATH = f"{CALLBACK_PATH.rpartition('/')[0]}/runs"
 """Path at which the page is mounted."""
 
 DOUBT_FOR = timedelta(days=7)
@@ -291,7 +292,7 @@ async def _failed(request: Request, error: HTTPException | SQLAlchemyError) -> R
 
     if error.status_code == HTTPStatus.UNAUTHORIZED:
         page = "/task" if request.url.path.endswith("/task") else "/"
-        then = f"{_base(request)}{PATH}{page}"
+        then = f"{_base(request)}{PAGE_PATH}{page}"
         if request.url.query:
             then = f"{then}?{request.url.query}"
 
@@ -307,4 +308,4 @@ async def _failed(request: Request, error: HTTPException | SQLAlchemyError) -> R
 
 def _base(request: Request) -> str:
     """Return the path of Airflow's UI, without a slash at its end."""
-    return str(request.scope.get("root_path", "")).removesuffix(PATH).rstrip("/")
+    return str(request.scope.get("root_path", "")).removesuffix(PAGE_PATH).rstrip("/")

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 
 from certificates import issue_certificate
 from raw_server import response
-from workflow_automation_provider.client.redaction import WITHHELD
+from workflow_automation_provider.client.redaction import CALLBACK_PATH, WITHHELD
 from workflow_automation_provider.client.settings import FIELDS, Settings
 from workflow_automation_provider.exceptions import BusyError, InvalidRequestError, NotSentError
-from workflow_automation_provider.execution.record.callback import PATH
 from workflow_automation_provider.testing import Key, LocalService
 
 # The base URL -------------------------------------------------------------------------------------
@@ -434,10 +433,10 @@ def test_password_of_the_environments_proxy_is_redacted(connect, monkeypatch):
 def test_callback_of_any_task_is_redacted(connect, encode):
     """The service may return it to another task than the one that made its token."""
     redactor = connect(password="some-key").get_conn().redactor
-    text = encode(f"https://airflow.example/team{PATH}?token=hush-1234")
+    text = encode(f"https://airflow.example/team{CALLBACK_PATH}?token=hush-1234")
     assert redactor.text(f"inputs: {text}") == WITHHELD
     assert redactor.has_key(text)
-    assert redactor.text(f"The workflow automation called back at {PATH}.") != WITHHELD
+    assert redactor.text(f"The workflow automation called back at {CALLBACK_PATH}.") != WITHHELD
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,26 @@ def test_airflow_lists_it(airflow_home, capfd):
     assert "airflow-provider-workflow-automation" in ours["source"]
 
 
+def test_the_endpoint_needs_a_dozen_files_of_the_package():
+    """What is known of a start, and what it is made of: no task, no operator and no page."""
+    script = """
+import json, sys
+import airflow.api_fastapi.app, airflow.plugins_manager
+before = {*sys.modules}
+import workflow_automation_provider.plugins.callback_endpoint
+import workflow_automation_provider.plugins.callback_store
+modules = {name: sys.modules[name] for name in {*sys.modules} - before}
+print(json.dumps([n for n, m in modules.items() if not hasattr(m, "__path__")]), file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    imported = json.loads(done.stderr.splitlines()[-1])
+    files = [name for name in imported if name.startswith("workflow_automation_provider.")]
+    assert "workflow_automation_provider.execution.record.callback_decision" in files
+    assert len(files) <= 12, sorted(files)
+
+
 def test_loading_it_imports_no_endpoint():
     """Every process of Airflow does so, tasks too."""
     script = """

@@ -21,7 +21,8 @@ import httpx
 import pytest
 from sqlalchemy.exc import DataError, OperationalError
 
-from workflow_automation_provider.execution.record.callback import MAX_BODY, PATH, new_token, parse
+from workflow_automation_provider.client.redaction import CALLBACK_PATH
+from workflow_automation_provider.execution.record.callback import MAX_BODY, new_token, parse
 from workflow_automation_provider.execution.record.entries import End, RunReports
 from workflow_automation_provider.plugins import callback_endpoint, callback_store
 
@@ -44,7 +45,7 @@ def _no_secrets_in_the_log(caplog):
 
 def unknown():
     """The URL with a token that no task has given out."""
-    return f"{PATH}?token={new_token(uuid4())}"
+    return f"{CALLBACK_PATH}?token={new_token(uuid4())}"
 
 
 # What is rejected.
@@ -56,9 +57,9 @@ def test_order_of_the_checks(waiting, http):
     large, bad = b"x" * (MAX_BODY + 1), b'{"status": "done"}'
     assert http.get("/workflow-automation/other", params={"token": "short"}).status_code == 404
     for method in ("GET", "HEAD", "OPTIONS"):
-        response = http.request(method, f"{PATH}?token=short")
+        response = http.request(method, f"{CALLBACK_PATH}?token=short")
         assert (response.status_code, response.headers["allow"]) == (405, "POST")
-    assert http.post(PATH, params={"token": "short"}, content=large).status_code == 404
+    assert http.post(CALLBACK_PATH, params={"token": "short"}, content=large).status_code == 404
     assert http.post(unknown(), content=large).status_code == 404
     assert http.post(task.url, content=large).status_code == 413
     assert http.post(task.url, content=bad).status_code == 400
@@ -72,9 +73,16 @@ def test_responses_do_not_tell_tokens_apart(waiting, http):
     forged = new_token(task.ti.id)
     assert forged[:20] == task.token[:20]
     urls = [
-        f"{PATH}?token={token}" for token in (task.token, forged, "x" * 64, "short", "", "%00" * 64)
+        f"{CALLBACK_PATH}?token={token}"
+        for token in (task.token, forged, "x" * 64, "short", "", "%00" * 64)
     ]
-    urls += [unknown(), PATH, f"{task.url}&token={task.token}", f"{PATH}/{task.token}", "/"]
+    urls += [
+        unknown(),
+        CALLBACK_PATH,
+        f"{task.url}&token={task.token}",
+        f"{CALLBACK_PATH}/{task.token}",
+        "/",
+    ]
     responses = [http.post(url, json={"status": "started"}) for url in urls]
     assert {response.status_code for response in responses} == {404}
     shown = [({**response.headers, "date": ""}, response.content) for response in responses]

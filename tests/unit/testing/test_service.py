@@ -16,7 +16,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from workflow_automation_provider.execution.record.callback import PATH, new_token
+from workflow_automation_provider.client.redaction import CALLBACK_PATH
+from workflow_automation_provider.execution.record.callback import new_token
 from workflow_automation_provider.testing import (
     DEMO_KEY,
     CallbackEndpoint,
@@ -200,5 +201,5 @@ def test_serves_the_endpoint_and_logs_no_token(caplog, monkeypatch, host):
     token = new_token(uuid4())
     with CallbackEndpoint(host=host) as endpoint, httpx.Client(trust_env=False, timeout=60) as http:
         assert endpoint.url == f"http://{f'[{host}]' if ':' in host else host}:{endpoint.port}"
-        assert http.put(f"{endpoint.url}{PATH}?token={token}").status_code == 405
+        assert http.put(f"{endpoint.url}{CALLBACK_PATH}?token={token}").status_code == 405
     assert token not in caplog.text

@@ -28,14 +28,21 @@ import math
 import re
 import secrets
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
 from workflow_automation_provider.client.json_values import storable_text, why_not_storable
-from workflow_automation_provider.client.redaction import SECRET_PARAMETERS, Redactor
+from workflow_automation_provider.client.redaction import CALLBACK_PATH, SECRET_PARAMETERS, Redactor
 
-PATH = "/workflow-automation/callback"
-"""Path of the endpoint, below the base URL of Airflow's API server."""
+MIN_SLEEP = timedelta(seconds=25)
+"""
+How long a task is suspended at least.
+
+By then, the scheduler knows that the task has left its worker: Airflow 3.3 takes a task that is
+queued before that for one that was lost. A process that goes on after its end is killed after
+``[core] task_success_overtime``, 20 seconds.
+"""
 
 _WITHHELD_URL = "(withheld: the URL of the mailbox)"
 _WITHHELD = "(withheld: the token of the callback)"
@@ -194,11 +201,11 @@ def without_token(report: Report, token: str) -> Report:
 def _withheld(token: str, value: Any) -> Any:
     # Only the token is replaced: the task would later withhold the whole text around the URL.
     def without(text: str) -> str:
-        return text.replace(f"{PATH}?token={token}", _WITHHELD).replace(token, _WITHHELD)
+        return text.replace(f"{CALLBACK_PATH}?token={token}", _WITHHELD).replace(token, _WITHHELD)
 
     # The token may also be there in another form, such as base64, or the URL of another try.
     redactor = Redactor([], key=token)
-    redactor.add_marker(f"{PATH}?token=")
+    redactor.add_marker(f"{CALLBACK_PATH}?token=")
     shown = _with_texts(value, without)
     return _WITHHELD if redactor.reveals(json.dumps(shown)) else shown
 

@@ -8,15 +8,15 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 
 from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
+from workflow_automation_provider.client.redaction import CALLBACK_PATH
 from workflow_automation_provider.client.setting_kinds import CALLBACK_EXAMPLE, MAILBOX_EXAMPLE
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.record.callback import PATH
 
 if TYPE_CHECKING:
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 # What is copied with another URL of Airflow.
-_NO_BASE = (PATH, PATH.rpartition("/")[0], "/api/v2")
+_NO_BASE = (CALLBACK_PATH, CALLBACK_PATH.rpartition("/")[0], "/api/v2")
 
 
 def callback_url(hook: WorkflowAutomationHook) -> str:
@@ -38,7 +38,7 @@ def callback_url(hook: WorkflowAutomationHook) -> str:
             ),
         ) from None
 
-    return f"{base}{PATH}"
+    return f"{base}{CALLBACK_PATH}"
 
 
 def _base_url(hook: WorkflowAutomationHook) -> tuple[str, str]:

@@ -36,6 +36,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.errors import quoted
+from workflow_automation_provider.execution.record.callback import MIN_SLEEP
 from workflow_automation_provider.execution.record.entries import LastMessage
 from workflow_automation_provider.execution.record.start_decision import check_adopted
 from workflow_automation_provider.execution.run.redactors import redactor_for, redactor_or_none
@@ -61,15 +62,6 @@ _SLEEP_FACTOR = 3
 _MAX_SLEEP = timedelta(hours=1)
 
 _TRIGGERER_MARGIN = timedelta(minutes=10)
-
-MIN_SLEEP = timedelta(seconds=25)
-"""
-How long a task is suspended at least.
-
-By then, the scheduler knows that the task has left its worker: Airflow 3.3 takes a task that is
-queued before that for one that was lost. A process that goes on after its end is killed after
-``[core] task_success_overtime``, 20 seconds.
-"""
 
 
 class CompletionWait:

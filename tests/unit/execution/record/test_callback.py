@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client.json_values import why_not_storable
+from workflow_automation_provider.client.redaction import CALLBACK_PATH
 from workflow_automation_provider.execution.record.callback import (
     MAX_RUN_ID,
-    PATH,
     Ended,
     Running,
     Started,
@@ -202,7 +202,7 @@ def test_a_report_is_kept_without_the_token(text, encode):
 
 
 def test_token_of_another_try_is_withheld():
-    other = f"https://airflow.example{PATH}?token={new_token(uuid4())}"
+    other = f"https://airflow.example{CALLBACK_PATH}?token={new_token(uuid4())}"
     kept = without_token(Ended("success", {"inputs": other}, "done"), new_token(uuid4()))
     assert other not in json.dumps(kept)
     assert kept == Ended("success", "(withheld: the token of the callback)", "done")

@@ -24,7 +24,7 @@ from sentences import (
     WITHOUT_CLAIM,
     WITHOUT_RETRIES,
 )
-from workflow_automation_provider.client.redaction import WITHHELD
+from workflow_automation_provider.client.redaction import CALLBACK_PATH, WITHHELD
 from workflow_automation_provider.exceptions import (
     BusyError,
     ConnectionUnusableError,
@@ -454,7 +454,7 @@ def test_after_a_clear_the_log_names_the_run_before(parked):
 
 def test_the_log_has_the_callback_url_without_the_token(parked):
     task = parked()
-    assert mentions(task.last.log, f"http://127.0.0.1:1{callback.PATH}")
+    assert mentions(task.last.log, f"http://127.0.0.1:1{CALLBACK_PATH}")
     assert nowhere(task, task.flow.runs[0].url.rpartition("token=")[2])
 
 
@@ -554,7 +554,7 @@ class TestRedaction:
         """Also of a later try, which does not know the token."""
         task = world(waits(files=FILES))
         task.faults.add("busy", operation="upload")
-        body = {"run": {"callback_url": f"http://a{callback.PATH}?token={token(task)}"}}
+        body = {"run": {"callback_url": f"http://a{CALLBACK_PATH}?token={token(task)}"}}
         task.faults.add("response", operation="upload", body=body)
         task.until_end()
         assert (task.state, uploads(task)) == ("awaiting_input", 2)
@@ -582,7 +582,7 @@ class TestUrl:
             "http://127.0.0.1:1/team/workflow-automation/callback?token="
         )
 
-    @pytest.mark.parametrize("end", [callback.PATH, "/workflow-automation", "/api/v2"])
+    @pytest.mark.parametrize("end", [CALLBACK_PATH, "/workflow-automation", "/api/v2"])
     def test_is_not_that_of_the_endpoint_itself(self, world, end):
         task = world(waits(), callback_base_url=f"http://127.0.0.1:1{end}")
         expected = re.compile(r"http://127\.0\.0\.1:1(?!/)")
