@@ -66,6 +66,8 @@ class Regions:
             return 400, "AuthorizationHeaderMalformed", b""
 
         self.served.append((method, host))
+        if method == "HEAD":
+            return 200, "", b""
         key = target.partition("?")[0]
         if method == "PUT" and key in self.objects:
             return 412, "PreconditionFailed", b""
@@ -106,9 +108,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Last-Modified", "Sat, 28 Nov 2026 12:00:00 GMT")
         self.send_header("x-amz-bucket-region", self.regions.region)
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
-    do_GET = do_PUT = _answer  # noqa: N815 - the names are given
+    do_GET = do_HEAD = do_PUT = _answer  # noqa: N815 - the names are given
 
     def log_message(self, *_: Any) -> None:
         pass

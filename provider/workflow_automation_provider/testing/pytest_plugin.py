@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -156,6 +157,10 @@ def workflow_automation_connect(
     # By the id of its connection, which leads elsewhere in each test.
     stores = importlib.import_module("airflow.sdk.io.store")
     monkeypatch.setattr(stores, "_STORE_CACHE", {})
+    s3 = sys.modules.get("workflow_automation_provider.hooks.mailboxes.s3")
+    if s3 is not None:
+        s3.open_client.cache_clear()
+
     return _Connector(workflow_automation_service, monkeypatch)
 
 

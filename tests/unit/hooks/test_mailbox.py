@@ -43,7 +43,7 @@ def mailbox(bucket):
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch):
-    s3._connection.cache_clear()
+    s3.open_client.cache_clear()
     monkeypatch.setitem(s3._LIMITS, "retries", {"max_attempts": 0})
     monkeypatch.setattr(store, "_PAUSES", (0.0, 0.0, 0.0))
 
@@ -56,7 +56,7 @@ def reconnect(bucket, s3_port, monkeypatch):
         connection = {**bucket.connection(port), **fields}
         connection["extra"] = {**connection["extra"], **(extra or {})}
         monkeypatch.setenv(f"AIRFLOW_CONN_{bucket.conn_id.upper()}", json.dumps(connection))
-        s3._connection.cache_clear()
+        s3.open_client.cache_clear()
 
     return change
 
@@ -102,9 +102,9 @@ class TestUrl:
 
     def test_is_signed_without_a_request_once_the_store_was_asked(self, mailbox, proxy):
         mailbox.sign(HOUR)
-        assert proxy.counts() == {"GET": 1}
+        assert proxy.counts() == {"HEAD": 1}
         mailbox.sign(HOUR)
-        assert proxy.counts() == {"GET": 1}
+        assert proxy.counts() == {"HEAD": 1}
 
     @pytest.mark.usefixtures("_all_hosts_are_here")
     def test_keeps_what_the_connection_configures(self, mailbox, bucket, reconnect, s3_port):
@@ -122,7 +122,7 @@ class TestUrl:
 
     def test_needs_credentials_that_last(self, mailbox, reconnect):
         reconnect(extra={"aws_session_token": "a-token"})
-        with pytest.raises(InvalidRequestError, match="do not say when they expire"):
+        with pytest.raises(InvalidRequestError, match="or do not say when"):
             mailbox.sign(HOUR)
 
     def test_without_credentials_is_an_error_that_may_pass(self, mailbox, reconnect, monkeypatch):
@@ -130,7 +130,7 @@ class TestUrl:
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         reconnect(login=None, password=None)
-        with pytest.raises(NotSentError, match="has no credentials"):
+        with pytest.raises(NotSentError, match="Unable to locate credentials"):
             mailbox.sign(HOUR)
 
 
@@ -169,7 +169,7 @@ class TestRegions:
             assert not mailbox.exists()
         hosts = {host for _, host in regions.served}
         assert hosts == {signed.hostname}
-        assert [method for method, _ in regions.served] == ["GET", "PUT", "PUT", "GET", "GET"]
+        assert [method for method, _ in regions.served] == ["HEAD", "PUT", "PUT", "GET", "GET"]
 
 
 class TestRole:
@@ -200,7 +200,7 @@ class TestRole:
             mailbox.exists()
             mailbox.read(9)
             url = mailbox.sign(HOUR / 2)
-        credentials = s3._connection(mailbox._store._conn_id).opened().credentials
+        credentials = mailbox._store._opened().credentials
         secrets = [credentials.secret_key, *secrets_of(url), "X-Amz-Signature"]
         assert caplog.records, "some lines are seen"
         assert not [secret for secret in secrets if secret in caplog.text]
@@ -238,18 +238,17 @@ class TestCheck:
     def test_takes_three_requests_and_one_more_where_it_is_the_first(self, mailbox, proxy, bucket):
         mailbox.check(HOUR, SERVICE)
         assert bucket.keys() == ["callbacks/.mailbox"]
-        assert [seen.method for seen in proxy.seen] == ["GET", "PUT", "PUT", "GET"]
+        assert [seen.method for seen in proxy.seen] == ["HEAD", "PUT", "PUT", "GET"]
         del proxy.seen[:]
-        s3._connection.cache_clear()
+        s3.open_client.cache_clear()
         mailbox.check(HOUR, SERVICE)
-        assert [seen.method for seen in proxy.seen] == ["GET", "PUT", "GET"]
+        assert [seen.method for seen in proxy.seen] == ["HEAD", "PUT", "GET"]
         assert bucket.read("callbacks/.mailbox") == b"\n"
 
     def test_needs_no_folder(self, bucket):
         open_mailbox(bucket.url("a.json")).check(HOUR, SERVICE)
         assert bucket.keys() == [".mailbox"]
 
-    @pytest.mark.parametrize("target", ["a.json", ".mailbox"])
     @pytest.mark.parametrize(
         ("status", "code", "error"),
         [
@@ -265,8 +264,8 @@ class TestCheck:
             (503, "SlowDown", NotSentError),
         ],
     )
-    def test_of_a_store_that_refuses(self, mailbox, proxy, target, status, code, error):
-        matches = lambda seen: f"callbacks/{target}" in seen.target  # noqa: E731
+    def test_of_a_store_that_refuses(self, mailbox, proxy, status, code, error):
+        matches = lambda seen: seen.method != "HEAD" or status == 403  # noqa: E731
         proxy.faults.append(Fault(matches, status=status, body=s3_error(code), times=None))
         with pytest.raises(error, match=code) as caught:
             mailbox.check(HOUR, SERVICE)
@@ -340,7 +339,7 @@ class TestLook:
     def test_asks_for_one_byte(self, bucket, mailbox, proxy):
         bucket.write("callbacks/a.json", b"x" * 1000)
         assert mailbox.exists()
-        assert proxy.counts() == {"GET": 1}
+        assert proxy.counts() == {"HEAD": 1, "GET": 1}
 
     @pytest.mark.parametrize(
         ("status", "code"),
@@ -357,7 +356,7 @@ class TestLook:
     def test_finds_nothing_missing_where_nothing_is_known(self, mailbox, proxy, status, code):
         proxy.faults.append(Fault(status=status, body=s3_error(code), times=None))
         for ask in (mailbox.exists, lambda: mailbox.read(9)):
-            with pytest.raises(NotSentError, match=code) as caught:
+            with pytest.raises(NotSentError, match="503" if status == 503 else code) as caught:
                 ask()
             assert mailbox.url in str(caught.value)
 
@@ -372,17 +371,29 @@ class TestLook:
                 with pytest.raises(NotSentError, match="cannot be read"):
                     ask()
 
-    def test_keeps_one_client_for_a_while(self, bucket, mailbox, monkeypatch):
-        first = s3._connection(bucket.conn_id).opened()
+    def test_keeps_one_client_for_a_while(self, bucket, mailbox, proxy, monkeypatch):
         mailbox.exists()
         open_mailbox(bucket.url("b.json")).exists()
-        assert s3._connection(bucket.conn_id).opened() is first
-        monkeypatch.setattr(s3, "_CLIENT_SECONDS", 0)
-        closed = []
-        monkeypatch.setattr(first.client, "close", lambda: closed.append(True))
+        assert proxy.counts()["HEAD"] == 1
+        monkeypatch.setattr(s3, "_CLIENT_SECONDS", s3._CLIENT_SECONDS / 1e6)
         mailbox.exists()
-        assert s3._connection(bucket.conn_id).opened() is not first
-        assert closed == [True]
+        assert proxy.counts()["HEAD"] == 2
+
+    def test_keeps_few_clients(self, bucket, mailbox, proxy):
+        mailbox.exists()
+        for number in range(s3._MAX_CLIENTS):
+            with contextlib.suppress(NotSentError):
+                open_mailbox(f"s3://{bucket.conn_id}@none{number}/a.json").exists()
+        assert s3.open_client.cache_info().currsize == s3._MAX_CLIENTS
+        mailbox.exists()
+        assert proxy.counts()["HEAD"] == s3._MAX_CLIENTS + 2
+
+
+    def test_keeps_none_for_the_next_test_of_a_user(self, mailbox, request):
+        """By the id of its connection, it would lead to the store of this one."""
+        mailbox.exists()
+        request.getfixturevalue("workflow_automation_connect")
+        assert s3.open_client.cache_info().currsize == 0
 
 
 def _hang_up(server):

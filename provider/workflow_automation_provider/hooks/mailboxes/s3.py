@@ -6,13 +6,10 @@ import contextlib
 import functools
 import logging
 import os
-import re
-import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow.sdk.log import mask_secret
 
@@ -26,6 +23,9 @@ MAX_LIFETIME = timedelta(days=7)
 
 # After that, a connection is read again: in a triggerer, it may change.
 _CLIENT_SECONDS = 600
+
+# Each has some 15 MB.
+_MAX_CLIENTS = 8
 
 # Also for the request for a role.
 _LIMITS = {"connect_timeout": 10, "read_timeout": 20, "retries": {"max_attempts": 2}}
@@ -71,12 +71,7 @@ class S3Store:
             )
 
         with _asking():
-            opened = self._opened_for(lifetime)
-            if self._bucket not in opened.signers:
-                self._exists(opened, key)
-                opened.signers[self._bucket] = opened.client_of_last_region()
-
-            url: str = opened.signers[self._bucket].generate_presigned_url(
+            url: str = self._client_for(lifetime).generate_presigned_url(
                 "put_object",
                 Params={"Bucket": self._bucket, "Key": key, "IfNoneMatch": "*"},
                 ExpiresIn=int(lifetime.total_seconds()),
@@ -87,18 +82,28 @@ class S3Store:
     def create(self, key: str) -> bool:
         """Write one byte by a presigned URL."""
         url = self.sign(key, timedelta(minutes=5))
-        settings = _connection(self._conn_id).opened().settings(url)
+        settings = _settings_of(self._opened(), url)
         return create_by(url, {"If-None-Match": "*"}, settings, is_there=(412,))
 
     def exists(self, key: str) -> bool:
         """Return whether an object is there: a HEAD would not say whether it can be decrypted."""
         with _asking():
-            return self._exists(_connection(self._conn_id).opened(), key)
+            client = self._opened().client
+            try:
+                found = client.get_object(Bucket=self._bucket, Key=key, Range="bytes=0-0")
+            except Exception as error:
+                code = _code(error)
+                if code not in (_MISSING, _EMPTY):
+                    raise
+                return code == _EMPTY
+
+            found["Body"].close()
+            return True
 
     def read(self, key: str, limit: int) -> Written | None:
         """Return an object."""
         with _asking():
-            client = _connection(self._conn_id).opened().client
+            client = self._opened().client
             try:
                 found = client.get_object(Bucket=self._bucket, Key=key)
             except Exception as error:
@@ -109,45 +114,27 @@ class S3Store:
             with contextlib.closing(found["Body"]) as body:
                 return Written(body.read(limit + 1), found["LastModified"])
 
-    def _exists(self, opened: _Opened, key: str) -> bool:
-        try:
-            found = opened.client.get_object(Bucket=self._bucket, Key=key, Range="bytes=0-0")
-        except Exception as error:
-            code = _code(error)
-            if code not in (_MISSING, _EMPTY):
-                raise
-            return code == _EMPTY
+    def _opened(self) -> _Opened:
+        return open_client(self._conn_id, self._bucket, time.monotonic() // _CLIENT_SECONDS)
 
-        found["Body"].close()
-        return True
-
-    def _opened_for(self, lifetime: timedelta) -> _Opened:
+    def _client_for(self, lifetime: timedelta) -> Any:
         """
         Return a client with credentials that can be used for some time.
 
         :raises InvalidRequestError: if they expire before that
         """
-        name = f"connection {self._conn_id}" if self._conn_id else "the environment"
-        for is_anew in (False, True):
-            opened = _connection(self._conn_id).opened(is_anew=is_anew)
-            if opened.credentials is None:
-                # They may come from a service that does not answer just now.
-                raise ConnectionError(f"{name} has no credentials to sign with")
+        seconds = int(lifetime.total_seconds())
+        if not _last_for(self._opened().credentials, seconds):
+            # A new client takes a role anew.
+            open_client.cache_clear()
 
-            # This renews credentials that are about to expire.
-            token = opened.credentials.get_frozen_credentials().token
-            if token is None:
-                return opened
+        opened = self._opened()
+        if _last_for(opened.credentials, seconds):
+            return opened.client
 
-            mask_secret(token)
-            refresh_needed = getattr(opened.credentials, "refresh_needed", None)
-            if refresh_needed and not refresh_needed(refresh_in=int(lifetime.total_seconds())):
-                return opened
-
-        why = "expire before that" if refresh_needed else "do not say when they expire"
         raise InvalidRequestError(
-            f"its URL must be usable for {lifetime}, but the temporary credentials of {name} "
-            f"{why}.",
+            f"its URL must be usable for {lifetime}, but the temporary credentials of connection "
+            f"{self._conn_id} expire before that, or do not say when.",
             next_step=(
                 "Name a connection in callback_base_url that signs with an access key of its own, "
                 "or shorten completion_timeout."
@@ -158,74 +145,22 @@ class S3Store:
 # Connections --------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Opened:
+class _Opened(NamedTuple):
     """
-    A client of a connection.
+    A client, in the region of its bucket: it signs URLs for its own.
 
-    :param make: makes one
-    :param verify: what it says of certificates
-    :param signers: clients of the regions of buckets that were asked
+    :param verify: what its connection says of certificates
     """
 
-    make: Callable[..., Any]
+    client: Any
     credentials: Any
     verify: bool | str | None
-    since: float = field(default_factory=time.monotonic)
-    signers: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.client = self.make()
-        self.client.meta.events.register("before-send.s3", _note_region)
-
-    def client_of_last_region(self) -> Any:
-        """
-        Return a client of the region that has answered this thread.
-
-        A client follows a bucket to its region, but signs URLs for its own.
-        """
-        if _last.region == self.client.meta.region_name:
-            return self.client
-        return self.make(region_name=_last.region)
-
-    def settings(self, url: str) -> Settings:
-        """Return how to reach the store without the client."""
-        proxies = self.client.meta.config.proxies or {}
-        ca_bundle = self.verify if isinstance(self.verify, str) else None
-        return Settings(
-            verify=self.verify is not False,
-            ca_bundle=ca_bundle or os.environ.get("AWS_CA_BUNDLE"),
-            proxy=proxies.get(url.partition(":")[0]),
-        )
 
 
-class _Connection:
-    """One client for each connection, which is replaced from time to time."""
-
-    def __init__(self, conn_id: str | None) -> None:
-        self._conn_id = conn_id
-        self._opened: _Opened | None = None
-        self._lock = threading.Lock()
-
-    def opened(self, *, is_anew: bool = False) -> _Opened:
-        """Return the client, or a new one."""
-        with self._lock:
-            last = self._opened
-            if last and not is_anew and time.monotonic() - last.since < _CLIENT_SECONDS:
-                return last
-
-            self._opened = _open(self._conn_id)
-            if last:
-                last.client.close()
-            return self._opened
-
-
-_connection = functools.cache(_Connection)
-
-
-def _open(conn_id: str | None) -> _Opened:
+@functools.lru_cache(_MAX_CLIENTS)
+def open_client(conn_id: str | None, bucket: str, _period: float) -> _Opened:
     """
-    Make a client for a connection.
+    Make a client for a bucket, once in a period.
 
     :raises AirflowNotFoundException: if there is no such connection: the amazon provider would take
         the credentials of the environment
@@ -246,25 +181,52 @@ def _open(conn_id: str | None) -> _Opened:
 
     session = SessionFactory(conn=wrapper, config=limited).create_session()
     make = functools.partial(
-        session.client,
-        "s3",
-        region_name=session.region_name or _FIRST_REGION,
-        endpoint_url=endpoint,
-        config=config,
-        verify=wrapper.verify,
+        session.client, "s3", endpoint_url=endpoint, config=config, verify=wrapper.verify
     )
-    return _Opened(make, session.get_credentials(), wrapper.verify)
+    client = make(region_name=session.region_name or _FIRST_REGION)
+    region = _region_of(client, bucket)
+    if region not in (None, client.meta.region_name):
+        client = make(region_name=region)
+
+    return _Opened(client, session.get_credentials(), wrapper.verify)
 
 
-_last = threading.local()
+def _region_of(client: Any, bucket: str) -> str | None:
+    """Return the region of a bucket, None if its store does not say so."""
+    from botocore.exceptions import ClientError
 
-# What a request was signed for.
-_SCOPE = re.compile(r"/\d{8}/([^/]+)/s3/aws4_request")
+    try:
+        response = client.head_bucket(Bucket=bucket)
+    except ClientError as error:
+        # What S3 refuses has the region as well. The next request has the reason in its body.
+        if not _is_final(error):
+            raise
+        response = error.response
+
+    region: str | None = response["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region")
+    return region
 
 
-def _note_region(request: Any, **_: Any) -> None:
-    found = _SCOPE.search(str(request.headers["Authorization"]))
-    _last.region = found and found[1]
+def _last_for(credentials: Any, seconds: int) -> bool:
+    """Return whether credentials can be used for some time; those that expire soon are renewed."""
+    token = credentials.get_frozen_credentials().token
+    if token is None:
+        return True
+
+    mask_secret(token)
+    refresh_needed = getattr(credentials, "refresh_needed", None)
+    return refresh_needed is not None and not refresh_needed(refresh_in=seconds)
+
+
+def _settings_of(opened: _Opened, url: str) -> Settings:
+    """Return how to reach a store without its client."""
+    proxies = opened.client.meta.config.proxies or {}
+    ca_bundle = opened.verify if isinstance(opened.verify, str) else None
+    return Settings(
+        verify=opened.verify is not False,
+        ca_bundle=ca_bundle or os.environ.get("AWS_CA_BUNDLE"),
+        proxy=proxies.get(url.partition(":")[0]),
+    )
 
 
 # Errors -------------------------------------------------------------------------------------------
@@ -309,14 +271,5 @@ def _is_final(error: Exception) -> bool:
         status = error.response["ResponseMetadata"]["HTTPStatusCode"]
         return not is_busy(status, _code(error))
 
-    may_pass = (
-        of_botocore.ConnectionError,
-        of_botocore.HTTPClientError,
-        of_botocore.CredentialRetrievalError,
-        of_botocore.MetadataRetrievalError,
-        of_botocore.NoCredentialsError,
-    )
-    if isinstance(error, may_pass):
-        return False
-
-    return isinstance(error, of_botocore.BotoCoreError | ValueError | TypeError)
+    wrong_arguments = (of_botocore.ParamValidationError, ValueError, TypeError)
+    return isinstance(error, wrong_arguments)

@@ -18,8 +18,6 @@ from workflow_automation_provider.client.quiet import quiet
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
-    import httpx
-
     from workflow_automation_provider.client.settings import Settings
 
 # They log the URL, at INFO and at DEBUG.
@@ -112,34 +110,20 @@ def create_by(
         timeout=_SECONDS,
     )
     for pause in _PAUSES:
-        try:
-            with quiet(_HTTP_LOGGERS):
-                response = put(url, content=b"\n", headers=headers)
-        except httpx.TransportError as error:
-            failure = f"{type(error).__name__}: {error}"
-        else:
-            if response.status_code in is_there:
-                return False
-            if response.is_success:
-                return True
+        with quiet(_HTTP_LOGGERS):
+            response = put(url, content=b"\n", headers=headers)
 
-            failure = _failure(response)
+        if response.status_code in is_there:
+            return False
+        if response.is_success:
+            return True
+
+        found = _CODE.search(response.text)
+        code = found[1] if found else response.reason_phrase
+        failure = f"it answers {response.status_code} {code} to a URL as the run gets one."
+        if not is_busy(response.status_code, code):
+            raise InvalidRequestError(failure)
 
         time.sleep(pause)
 
-    raise ConnectionError(f"A URL as the run gets one cannot be written to: {failure}")
-
-
-def _failure(response: httpx.Response) -> str:
-    """
-    Return what a busy store has answered.
-
-    :raises InvalidRequestError: if it is not busy
-    """
-    found = _CODE.search(response.text)
-    code = found[1] if found else response.reason_phrase
-    failure = f"{response.status_code} {code}"
-    if is_busy(response.status_code, code):
-        return failure
-
-    raise InvalidRequestError(f"it answers {failure} to a URL as the run gets one.")
+    raise ConnectionError(failure)
