@@ -191,9 +191,8 @@ FRAMES = [
     ("StartSender._send_request", "execution/run/send", "has the client of the connection"),
     ("FlowClient.trigger", "client/flow_client", "reads the run"),
     ("FlowClient._send", "client/flow_client", "an error says whether a run was started"),
-    ("FlowClient._response", "client/flow_client", "httpx builds the request"),
-    ("Transport.handle_request", "client/transport", "one connection a request"),
-    ("_Stream.write", "client/transport", "the deadline"),
+    ("Transport.send", "client/transport", "one connection a request"),
+    ("_Connection.write", "client/transport", "the deadline"),
 ]
 """Ours, from ``execute`` to the socket: what else is on the way is httpx and httpcore."""
 

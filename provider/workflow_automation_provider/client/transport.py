@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import httpcore
 import httpx
 
-from workflow_automation_provider.client.network import (
-    Proxy,
-    is_refusal_of_client,
-    unusable_proxy,
-)
+from workflow_automation_provider.client.network import Proxy, is_refusal_of_client, unusable_proxy
 from workflow_automation_provider.client.protocol import Response
 from workflow_automation_provider.client.quiet import quiet
 
@@ -30,12 +26,9 @@ RESPONSE_LIMIT = 1024 * 1024
 _WIRE_LOGGERS = [f"httpcore.{part}" for part in ("connection", "http11", "proxy", "socks")]
 
 
-class Transport(httpx.BaseTransport):
+class Transport:
     """
     Send each request on a connection of its own.
-
-    A request has the connection that it is sent on as its extension ``connection``. Raises
-    httpcore's exceptions, not httpx's.
 
     :raises InvalidRequestError: if the proxy's URL is not valid, or needs a package that is not
         installed
@@ -45,48 +38,45 @@ class Transport(httpx.BaseTransport):
         self._tls = tls
         self._proxy = _usable(proxy, tls) if proxy else None
 
-    @contextlib.contextmanager
-    def connection(self, progress: SendProgress) -> Iterator[_Connection]:
-        """Lend a connection for one request."""
-        connection = _Connection(self._tls, self._proxy)
-        connection.backend.progress = progress
-        try:
-            with quiet(_WIRE_LOGGERS):
-                yield connection
-        finally:
-            connection.close()
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
+    def send(
+        self,
+        method: str,
+        url: str,
+        headers: httpx.Headers,
+        content: Iterable[bytes],
+        progress: SendProgress,
+    ) -> Response:
         """
         Send a request and read the response, up to a limit.
 
-        :return: its status, and all of it as the extension ``response``: httpx itself would follow,
-            decode or reject what some headers say, and the status would be lost
+        By httpcore: httpx itself would follow, decode or reject what some headers say, and the
+        status would be lost.
+
         :raises httpcore.RemoteProtocolError: if the response had arrived before the request was
             sent: it belongs to another one
         """
-        connection: _Connection = request.extensions["connection"]
-        progress = connection.backend.progress
-        assert isinstance(request.stream, httpx.SyncByteStream)  # noqa: S101
-        url = _core_url(request.url)
-        if connection.is_through_http_proxy and b":" in url.host:
+        connection = _Connection(progress)
+        pool = _pool(connection, self._tls, self._proxy)
+        to = httpx.URL(url)
+        target = _core_url(to)
+        if isinstance(pool, httpcore.HTTPProxy) and b":" in target.host:
             # httpcore writes the host as it is into what a proxy reads.
-            url.host = b"[%b]" % url.host
+            target.host = b"[%b]" % target.host
 
-        core_request = httpcore.Request(
-            request.method,
-            url,
-            headers=request.headers.raw,
-            content=progress.writes(request.stream),
-            extensions=request.extensions,
+        request = httpcore.Request(
+            method,
+            target,
+            headers=[(b"Host", to.netloc), *headers.raw],
+            content=progress.writes(content),
         )
-        unread = connection.pool.handle_request(core_request)
+        with quiet(_WIRE_LOGGERS), contextlib.closing(connection):
+            unread = pool.handle_request(request)
+            if not progress.has_read:
+                raise httpcore.RemoteProtocolError(
+                    "the response arrived before the request was sent"
+                )
 
-        if not progress.has_read:
-            raise httpcore.RemoteProtocolError("the response arrived before the request was sent")
-
-        response = _read(unread, is_early=not progress.whole)
-        return httpx.Response(response.status, extensions={"response": response})
+            return _read(unread, is_early=not progress.whole)
 
 
 def too_large() -> httpcore.ReadError:
@@ -112,46 +102,20 @@ def _read(unread: httpcore.Response, *, is_early: bool) -> Response:
     return Response(unread.status, headers, bytes(body), error, early=is_early)
 
 
-class _Connection:
-    """A connection that is opened when it is needed, for one request at a time."""
+class _Connection(httpcore.NetworkBackend, httpcore.NetworkStream):
+    """The connection of one request: it sends and reads within the deadline."""
 
-    def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
-        self.backend = _Backend()
-        self.pool = _pool(self.backend, tls, proxy)
-        self.is_through_http_proxy = isinstance(self.pool, httpcore.HTTPProxy)
-
-    def close(self) -> None:
-        stream = self.backend.stream
-        if stream is not None:
-            stream.close()
-
-
-class _Backend(httpcore.NetworkBackend):
-    """Opens the stream of one connection."""
-
-    progress: SendProgress
-    """The progress of the request that uses the connection at present."""
-
-    def __init__(self) -> None:
-        self.stream: _Stream | None = None
-        """The stream that was opened last."""
-
-    def connect_tcp(self, *where: Any, **options: Any) -> httpcore.NetworkStream:
-        self.progress.check_stop()
-        options["timeout"] = self.progress.time_left()
-        stream = httpcore.SyncBackend().connect_tcp(*where, **options)
-        self.stream = _Stream(self, stream)
-        return self.stream
-
-
-class _Stream(httpcore.NetworkStream):
-    """Sends and reads within the deadline of the request that uses the connection."""
-
-    def __init__(self, backend: _Backend, stream: httpcore.NetworkStream) -> None:
-        self._backend = backend
-        self._stream = stream
+    def __init__(self, progress: SendProgress) -> None:
+        self._progress = progress
+        self._stream = httpcore.NetworkStream()
         # Whether anything was read since the connection, or TLS on it, was opened.
         self._has_read = False
+
+    def connect_tcp(self, *where: Any, **options: Any) -> httpcore.NetworkStream:
+        self._progress.check_stop()
+        options["timeout"] = self._progress.time_left()
+        self._stream = httpcore.SyncBackend().connect_tcp(*where, **options)
+        return self
 
     def start_tls(
         self,
@@ -159,16 +123,15 @@ class _Stream(httpcore.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore.NetworkStream:
-        progress = self._backend.progress
-        progress.check_stop()
+        self._progress.check_stop()
         # The brackets of an IPv6 address are for the proxy alone.
         host = (server_hostname or "").strip("[]")
-        self._stream = self._stream.start_tls(ssl_context, host, progress.time_left())
+        self._stream = self._stream.start_tls(ssl_context, host, self._progress.time_left())
         self._has_read = False
         return self
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        progress = self._backend.progress
+        progress = self._progress
         progress.start_response()
         try:
             read = self._stream.read(max_bytes, progress.time_left())
@@ -184,7 +147,7 @@ class _Stream(httpcore.NetworkStream):
         return read
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        progress = self._backend.progress
+        progress = self._progress
         if not progress.begun:
             progress.check_stop()
 
@@ -212,7 +175,7 @@ def _usable(proxy: Proxy, tls: ssl.SSLContext) -> httpx.Proxy:
     """
     try:
         usable = httpx.Proxy(proxy.url)
-        _Connection(tls, usable)
+        _pool(httpcore.SyncBackend(), tls, usable)
     except (httpx.InvalidURL, ValueError, RuntimeError):
         raise unusable_proxy(proxy) from None
 
@@ -222,10 +185,7 @@ def _usable(proxy: Proxy, tls: ssl.SSLContext) -> httpx.Proxy:
 def _pool(
     backend: httpcore.NetworkBackend, tls: ssl.SSLContext, proxy: httpx.Proxy | None
 ) -> httpcore.ConnectionPool:
-    options: dict[str, Any] = {
-        "ssl_context": tls,
-        "network_backend": backend,
-    }
+    options: dict[str, Any] = {"ssl_context": tls, "network_backend": backend}
     if proxy is None:
         return httpcore.ConnectionPool(**options)
 

@@ -388,7 +388,6 @@ class TestLook:
         mailbox.exists()
         assert proxy.counts()["HEAD"] == s3._MAX_CLIENTS + 2
 
-
     def test_keeps_none_for_the_next_test_of_a_user(self, mailbox, request):
         """By the id of its connection, it would lead to the store of this one."""
         mailbox.exists()
