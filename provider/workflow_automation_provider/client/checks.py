@@ -174,6 +174,8 @@ _OTHER_PATHS = {
     r"""^(["']).*\1$""": "quotation marks would be a part of its name",
     r"^[A-Za-z][A-Za-z0-9+.-]+:/(?!/)": "a URL has two slashes after its scheme",
     r"\.\w+\s*,.*\.\w+$": "a comma does not separate paths",
+    # As in what Path.as_uri() returns.
+    r"%[0-9A-Fa-f]{2}": "%-encoding is not decoded",
 }
 
 

@@ -34,7 +34,6 @@ _TYPES = {
     "yaml": "application/yaml",
     "yml": "application/yaml",
     # Documents
-    "docm": "application/vnd.ms-word.document.macroEnabled.12",
     "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
     "epub": "application/epub+zip",
     "msg": "application/vnd.ms-outlook",
@@ -43,29 +42,21 @@ _TYPES = {
     "odt": "application/vnd.oasis.opendocument.text",
     "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
     "rtf": "application/rtf",
-    "xlsb": "application/vnd.ms-excel.sheet.binary.macroEnabled.12",
     "xlsm": "application/vnd.ms-excel.sheet.macroEnabled.12",
     "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
     # Images, audio and video
     "flac": "audio/flac",
     "m4a": "audio/mp4",
-    "mkv": "video/x-matroska",
     "ogg": "audio/ogg",
     "wav": "audio/wav",
     "webp": "image/webp",
     # Archives, and what is compressed: it is sent as it is
     "7z": "application/x-7z-compressed",
-    "br": _UNKNOWN,
     "bz2": "application/x-bzip2",
     "gz": "application/gzip",
-    "jar": "application/java-archive",
     "rar": "application/vnd.rar",
-    "svgz": "application/gzip",
-    "tbz2": "application/x-bzip2",
     "tgz": "application/gzip",
-    "txz": "application/x-xz",
     "xz": "application/x-xz",
-    "z": _UNKNOWN,
     "zst": "application/zstd",
 }
 

@@ -41,11 +41,6 @@ def local_files(name: str, text: str) -> Iterator[File]:
         or a glob matches nothing
     :raises InvalidRequestError: if a path is empty, or names what is no file
     """
-    if not isinstance(text, str) or not text.strip():
-        raise InvalidRequestError(
-            f"{name} is an empty path: give a path, a glob, a URL or a mapping."
-        )
-
     # A file whose own name looks like a glob is meant as it is written.
     exists = os.path.lexists(text)
     if not exists:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import fnmatch
 import math
-import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from workflow_automation_provider.client.checks import check_path
 from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 _WILDCARD = re.compile(r"[*?[]")
-
-# As in what ``Path.as_uri()`` returns.
-_ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 
 Rest = tuple[str, ...]
 """The parts at the end of a glob that are still to be matched; empty once all have matched."""
@@ -32,7 +29,8 @@ def local_path(name: str, source: object) -> str | None:
 
     :param name: what the source is called in errors
     :param source: a path or a URL
-    :raises InvalidRequestError: if it is the URL of a file that has a host, or is percent-encoded
+    :raises InvalidRequestError: if it is the URL of a file that has a host, or its
+        path is meant for another system
     """
     url = str(source)
     scheme, is_url, path = url.partition("://")
@@ -49,13 +47,7 @@ def local_path(name: str, source: object) -> str | None:
             next_step="Or give the path alone, without a scheme.",
         )
 
-    is_encoded = _ENCODED.search(path) and not os.path.lexists(path)
-    if is_encoded:
-        raise InvalidRequestError(
-            f"{name} is {shown(url)}, whose %-encoding is not decoded.",
-            next_step="Give the path itself, as text or as a Path.",
-        )
-
+    check_path(name, path)
     return path
 
 

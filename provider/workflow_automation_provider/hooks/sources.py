@@ -88,7 +88,16 @@ def _elements_of(name: str, source: FileSource, stores: dict[int, Store]) -> Ite
     The look-up of an object that is named begins now.
     """
     if isinstance(source, Asset):
-        source = _uri_of(name, source)
+        # Airflow drops a slash at the end and what follows "#", and sorts what follows "?".
+        is_changed = "://" in source.name and source.name != source.uri
+        if is_changed:
+            raise InvalidRequestError(
+                f"{name} is the asset {shown(source.name)}, "
+                f"whose URI Airflow has changed to {shown(source.uri)}.",
+                next_step="Give the URL of the file as text.",
+            )
+
+        source = source.uri
     if isinstance(source, Mapping | File):
         return [source]
 
@@ -106,21 +115,3 @@ def _elements_of(name: str, source: FileSource, stores: dict[int, Store]) -> Ite
 
     check_text(name, str(source))
     return stored_files(name, source, stores)
-
-
-def _uri_of(name: str, asset: Asset) -> str:
-    """
-    Return the URI of an asset.
-
-    :raises InvalidRequestError: if it is not as it was written: Airflow drops a slash at the end
-        and what follows ``#``, and sorts what follows ``?``
-    """
-    is_changed = "://" in asset.name and asset.name != asset.uri
-    if is_changed:
-        raise InvalidRequestError(
-            f"{name} is the asset {shown(asset.name)}, "
-            f"whose URI Airflow has changed to {shown(asset.uri)}.",
-            next_step="Give the URL of the file as text.",
-        )
-
-    return asset.uri

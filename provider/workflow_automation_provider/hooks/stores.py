@@ -27,11 +27,8 @@ _S3_SCHEMES = ("s3", "s3a", "s3n")
 TIMEOUT = 300.0
 """Seconds that the client of a store may take for a request, with its own retries."""
 
-
 # How a URL names a version of an object. The current one would be read or replaced.
 _VERSION = re.compile(r"\?versionid=", re.IGNORECASE)
-
-_S3 = ("s3", "s3a", "s3n")
 
 
 def extra_missing(name: str) -> InvalidRequestError:
@@ -107,9 +104,6 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
         )
 
     try:
-        if not host.isprintable():
-            raise ValueError("it has a control character before its path")
-
         conn_id, _, _ = host.rpartition("@")
         if conn_id and scheme.strip().lower() in _S3_SCHEMES:
             in_time(_look_up, conn_id)
@@ -119,7 +113,8 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
 
         # Without the key: from a whole URL, an object storage path drops a "?" or "#" at the end,
         # and tabs anywhere.
-        fs, root = in_time(_file_system_at, f"{scheme}://{host}/")
+        path = ObjectStoragePath(f"{scheme}://{host}/")
+        fs, root = in_time(getattr, path, "fs"), path.path
     except (ValueError, ImportError, TypeError) as error:
         if isinstance(error, TypeError) and "@" in host:
             raise
@@ -156,12 +151,6 @@ def bucket_of(key: str) -> str:
     return key.partition("/")[0]
 
 
-def _file_system_at(root: str) -> tuple[Any, str]:
-    """Return the file system of a URL, which may connect to its host, and its path there."""
-    path = ObjectStoragePath(root)
-    return path.fs, path.path
-
-
 def _rejection(name: str, url: str, error: Exception) -> InvalidRequestError:
     """
     Return the error for a URL of which there is no file system.
@@ -171,7 +160,7 @@ def _rejection(name: str, url: str, error: Exception) -> InvalidRequestError:
     scheme, _, rest = url.partition("://")
     host = rest.partition("/")[0]
     is_installed = has_fs(scheme) and not isinstance(error, ImportError)
-    if scheme in _S3 and not is_installed:
+    if scheme in _S3_SCHEMES and not is_installed:
         return extra_missing(name)
 
     why = reason(error, url)

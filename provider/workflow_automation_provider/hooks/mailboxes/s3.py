@@ -45,9 +45,6 @@ _FIRST_REGION = "us-east-1"
 # With any other code of 404, such as that of a missing bucket, nothing is known of the object.
 _MISSING = "NoSuchKey"
 
-# An empty object has no first byte.
-_EMPTY = "InvalidRange"
-
 
 class S3Store:
     """A bucket."""
@@ -87,18 +84,7 @@ class S3Store:
 
     def exists(self, key: str) -> bool:
         """Return whether an object is there: a HEAD would not say whether it can be decrypted."""
-        with _asking():
-            client = self._opened().client
-            try:
-                found = client.get_object(Bucket=self._bucket, Key=key, Range="bytes=0-0")
-            except Exception as error:
-                code = _code(error)
-                if code not in (_MISSING, _EMPTY):
-                    raise
-                return code == _EMPTY
-
-            found["Body"].close()
-            return True
+        return self.read(key, 0) is not None
 
     def read(self, key: str, limit: int) -> Written | None:
         """Return an object."""
@@ -242,10 +228,9 @@ def _asking() -> Iterator[None]:
     try:
         import boto3  # noqa: F401 - which makes the loggers
     except ImportError:
-        raise InvalidRequestError(
-            "it needs the extra amazon of this package.",
-            next_step="pip install 'airflow-provider-workflow-automation[amazon]'",
-        ) from None
+        from workflow_automation_provider.hooks.stores import extra_missing
+
+        raise extra_missing("it") from None
 
     names = [name for name in logging.root.manager.loggerDict if name.startswith("botocore.")]
     with quiet(names):
@@ -259,8 +244,7 @@ def _asking() -> Iterator[None]:
 
 def _code(error: Exception) -> str:
     """Return the store's code of an error, empty if the store has not answered."""
-    response: dict[str, Any] = getattr(error, "response", {})
-    return str(response.get("Error", {}).get("Code", ""))
+    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
 
 
 def _is_final(error: Exception) -> bool:
