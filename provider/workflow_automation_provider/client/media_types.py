@@ -29,7 +29,6 @@ _TYPES = {
     "sql": "application/sql",
     "sqlite": "application/vnd.sqlite3",
     "toml": "application/toml",
-    "vcf": "text/vcard",
     "xml": "application/xml",
     "yaml": "application/yaml",
     "yml": "application/yaml",
@@ -45,7 +44,6 @@ _TYPES = {
     "xlsm": "application/vnd.ms-excel.sheet.macroEnabled.12",
     "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
     # Images, audio and video
-    "flac": "audio/flac",
     "m4a": "audio/mp4",
     "ogg": "audio/ogg",
     "wav": "audio/wav",

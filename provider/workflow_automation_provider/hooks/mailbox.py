@@ -144,7 +144,8 @@ class Mailbox:
                 ),
             )
 
-        if scheme != "file" and _is_inner(host) and not _is_inner(urlsplit(service_url).hostname):
+        service = urlsplit(service_url).hostname or ""
+        if scheme != "file" and _is_inner(host) and not _is_inner(service):
             _log.warning(
                 "The run gets a URL of %s, which the service may not reach: set the endpoint_url "
                 "of the connection in callback_base_url to one that both reach.",
@@ -173,9 +174,8 @@ def _place_of(url: str) -> tuple[Store, str]:
     return S3Store(unquote(conn_id) or None, bucket), parts.path.lstrip("/")
 
 
-def _is_inner(host: str | None) -> bool:
+def _is_inner(host: str) -> bool:
     """Return whether a host is known to one network, or one machine, alone."""
-    host = host or ""
     is_bare_name = "." not in host and ":" not in host
     return is_bare_name or is_loopback(host)
 

@@ -177,7 +177,7 @@ def open_client(conn_id: str | None, bucket: str, _period: float) -> _Opened:
     return _Opened(client, session.get_credentials(), wrapper.verify)
 
 
-def _region_of(client: Any, bucket: str) -> str | None:
+def _region_of(client: Any, bucket: str) -> Any:
     """Return the region of a bucket, None if its store does not say so."""
     from botocore.exceptions import ClientError
 
@@ -189,8 +189,7 @@ def _region_of(client: Any, bucket: str) -> str | None:
             raise
         response = error.response
 
-    region: str | None = response["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region")
-    return region
+    return response["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region")
 
 
 def _last_for(credentials: Any, seconds: int) -> bool:
@@ -255,5 +254,4 @@ def _is_final(error: Exception) -> bool:
         status = error.response["ResponseMetadata"]["HTTPStatusCode"]
         return not is_busy(status, _code(error))
 
-    wrong_arguments = (of_botocore.ParamValidationError, ValueError, TypeError)
-    return isinstance(error, wrong_arguments)
+    return isinstance(error, of_botocore.ParamValidationError | ValueError | TypeError)
