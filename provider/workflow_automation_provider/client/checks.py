@@ -186,8 +186,11 @@ def check_path(name: str, path: str | None) -> None:
     :param name: what the path is called in errors
     :raises InvalidRequestError: if it has no value, or is meant for a shell, Windows or a library
     """
+    if path and os.path.lexists(path):
+        return
+
     check_rendered(name, path)
-    if not path or "://" in path or os.path.lexists(path):
+    if not path or "://" in path:
         return
 
     for pattern, why in _OTHER_PATHS.items():

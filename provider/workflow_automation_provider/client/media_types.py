@@ -16,7 +16,6 @@ _TYPES = {
     # Text and data
     "avro": "application/vnd.apache.avro",
     "arrow": "application/vnd.apache.arrow.file",
-    "feather": "application/vnd.apache.arrow.file",
     "geojson": "application/geo+json",
     "ics": "text/calendar",
     "js": "text/javascript",
@@ -27,7 +26,6 @@ _TYPES = {
     "orc": "application/vnd.apache.orc",
     "parquet": "application/vnd.apache.parquet",
     "sql": "application/sql",
-    "sqlite": "application/vnd.sqlite3",
     "toml": "application/toml",
     "xml": "application/xml",
     "yaml": "application/yaml",

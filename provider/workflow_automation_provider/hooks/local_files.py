@@ -42,11 +42,8 @@ def local_files(name: str, text: str) -> Iterator[File]:
     :raises InvalidRequestError: if a path is empty, or names what is no file
     """
     # A file whose own name looks like a glob is meant as it is written.
-    exists = os.path.lexists(text)
-    if not exists:
-        check_path(name, text)
-
-    if exists or not has_wildcard(text):
+    check_path(name, text)
+    if os.path.lexists(text) or not has_wildcard(text):
         yield _file(text)
         return
 

@@ -89,8 +89,7 @@ def _elements_of(name: str, source: FileSource, stores: dict[int, Store]) -> Ite
     """
     if isinstance(source, Asset):
         # Airflow drops a slash at the end and what follows "#", and sorts what follows "?".
-        is_changed = "://" in source.name and source.name != source.uri
-        if is_changed:
+        if "://" in source.name and source.name != source.uri:
             raise InvalidRequestError(
                 f"{name} is the asset {shown(source.name)}, "
                 f"whose URI Airflow has changed to {shown(source.uri)}.",

@@ -104,6 +104,9 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
         )
 
     try:
+        if not host.isprintable():
+            raise ValueError("it has a control character before its path")
+
         conn_id, _, _ = host.rpartition("@")
         if conn_id and scheme.strip().lower() in _S3_SCHEMES:
             in_time(_look_up, conn_id)
