@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rules import Endpoint, Task
+from person import People
+from rules import Endpoint
 from state import NO_REPORT, NOBODY, NOW, Run, State, number_of, run_id
 from workflow_automation_provider.execution.record.entries import End, RunReports
 
 
-class World(Task, Endpoint):
+class World(People, Endpoint):
     """A task, the endpoint, and what may happen."""
 
     def steps(self, s: State) -> Iterator[tuple[State, bool]]:
@@ -19,6 +20,10 @@ class World(Task, Endpoint):
 
         No kill, no repeat, no person, no timeout.
         """
+        for t, is_by_itself in self._steps(s):
+            yield (self.without_late(s, t) if self.most_people else t), is_by_itself
+
+    def _steps(self, s: State) -> Iterator[tuple[State, bool]]:
         for t in self.steps_of_task(s):
             is_timeout = s.step[0] == "parked" and t.task == "failed"
             yield (
@@ -31,7 +36,7 @@ class World(Task, Endpoint):
         for t in self._runs_speak(s):
             yield t, True
         yield from self._mailboxes(s)
-        for event in (self._process_dies, self._person, self._airflow, self._late):
+        for event in (self._process_dies, self._person, self.people, self._airflow, self._late):
             for t in event(s):
                 yield t, event == self._process_dies and s.task != "running" and t == s.now("ended")
 
@@ -172,8 +177,7 @@ class World(Task, Endpoint):
             return
         if "marks" in self.on and not s.marks and s.task in ("running", "parked", "retry"):
             for task in ("success", "failed"):
-                step = ("ended",) if s.step[0] in ("begin", "parked") else s.step
-                yield s._replace(task=task, marks=1, step=step, adopted=self.stays(s))
+                yield self.marked(s, task)._replace(marks=1, adopted=self.stays(s))
         if s.clears < self.size.clears:
             yield from self._clears(s)
 
@@ -183,24 +187,16 @@ class World(Task, Endpoint):
             s = s._replace(orphans=s.orphans | {s.token})
         if "deletes" in self.on:
             s = self._forgotten(s)
-        old = {"exists": "old exists", "works": "old works"}
-        t = s._replace(
-            task="retry",
-            step=("begin",),
-            execution=s.execution + 1,
-            clears=s.clears + 1,
-            runs=tuple(run._replace(does=old.get(run.does, run.does)) for run in s.runs),
-            adopted=self.stays(s),
-        )
+        adopted = NOBODY if "deletes" in self.on else self.stays(s)
+        # The tab says that a Clear starts another run, but not where a run was given.
+        accepts = bool(self.most_people) and (s.accepts_second or adopted == NOBODY)
+        cleared = [t._replace(adopted=adopted, accepts_second=accepts) for t in self.cleared(s)]
         if "restarts" in self.on and s.task == "running":
             # Its process can neither read nor write any more.
+            t = cleared[0]._replace(max_tries=s.max_tries)
             yield t._replace(task="restarting", step=("restart",))
             return
-        cleared = [t._replace(max_tries=s.max_tries + 1)]
-        if "same-gen" in self.on:
-            yield t._replace(is_over="over" in self.on)
-            cleared.append(t)
-        yield cleared[0]
+        yield from cleared
         if "enter" in self.on and s.task in ("failed", "success"):
             for run in self._found(s):
                 yield from (t._replace(adopted=run) for t in cleared)

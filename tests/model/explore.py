@@ -7,10 +7,11 @@ A task starts runs and records it, its endpoint hears them, and anything happens
 steps: kills, writes that are carried out again at any later time, lost requests and responses,
 gateways that lie, proxies that send twice, reads that find nothing, a run that a person enters,
 marks, Clears, a DAG run that is deleted. ``rules.py`` has what the task and the endpoint do,
-``events.py`` what happens to them, ``promises.py`` what is to hold, ``state.py`` what a state is,
-and ``words.py`` the words for what may happen and for the rules that can be left out. What is
-decided, the engine's ``start_decision.py`` and ``decision.py`` decide, so that they are checked, and no
-copy.
+``events.py`` what happens to them, ``person.py`` what a person does who follows the tab *Flow run*,
+``promises.py`` what is to hold, ``state.py`` what a state is, and ``words.py`` the words for what
+may happen and for the rules that can be left out. What is decided, the code's own
+``start_decision.py``, ``callback_decision.py`` and ``advice.py`` decide, so that they are checked,
+and no copy.
 
 A size is ``TOKENS KILLS CLEARS REPEATS WORDS …``. ``checks.txt`` lists sizes that hold, sizes that
 break because a rule is left out, and known limits, in three sections: *test* is part of ``make

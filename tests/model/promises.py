@@ -26,6 +26,8 @@ class Promises:
         At most one run is told to go on, a task that is green or parked has that one, and every run
         is mentioned.
         """
+        if breach := self.world.is_misled(s):
+            return breach
         works = [run.token for run in s.runs if run.does == "works"]
         if not all(self._is_mentioned(s, number) for number in range(len(s.runs))):
             return "a run goes unmentioned"
@@ -75,6 +77,8 @@ class Promises:
         A request is sent only where no run may go on, and a task does not fail in doubt where its
         run has claimed.
         """
+        if breach := self.world.is_betrayed(s, t):
+            return breach
         name = s.step[0]
         fails = (
             t.step == ("ended",) and s.task == "running" and t.kills == s.kills and not t.is_gone
@@ -85,7 +89,7 @@ class Promises:
             name == "ended"
             and s.task == "running"
             and t.task == "failed"
-            and "enter" not in self.on
+            and not self.on & {"enter", "person"}
         )
         if (
             ((fails and name in ("look", "unidentified")) or has_failed)
@@ -112,7 +116,7 @@ class Promises:
         if sends and counts and s.last and (breach := self._is_ended(s, s.last.token)):
             return breach
         has_given_up = name == "finish" and s.task == "running" and t.task == "failed"
-        is_others = t.is_gone or t.marks != s.marks or t.kills != s.kills
+        is_others = t.is_gone or t.marks != s.marks or t.kills != s.kills or t.people != s.people
         gives_up = has_given_up and not is_others
         counting = {s.last.token} if s.last and s.counts(s.last.token) else set()
         if gives_up and self._succeeded(s, counting):

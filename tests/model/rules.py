@@ -333,6 +333,8 @@ class Task(Rules):
                 was_cleared = start is not None and start.max_tries != s.max_tries
                 yield s.now("new") if was_cleared or not is_resumed else s.now("ended")
             case Decision.RETURN, Start() as start:
+                if not is_resumed and "entry-stays" not in self.on:
+                    s = s._replace(adopted=NOBODY)
                 yield from self._returned(s, start.token)
             case _:  # an error, which says why
                 yield s.now("ended")
@@ -351,7 +353,7 @@ class Task(Rules):
 
     def stays(self, s: State) -> int:
         """The run that a person has entered, once the task has failed because of it."""
-        return s.adopted if "entry-stays" in self.on else NOBODY
+        return s.adopted if self.on & {"entry-stays", "person"} else NOBODY
 
     def _enter(self, s: State, token: int, run: int) -> Iterator[State]:
         """Write a start with the run that a person entered."""
@@ -449,7 +451,18 @@ class Task(Rules):
             yield t._replace(is_over=False) if t.step == then else t
 
     def _own(self, s: State) -> Start:
-        return Start(s.execution, s.token, s.max_tries)
+        has_earlier = "person" in self.on and self._has_earlier(s)
+        return Start(s.execution, s.token, s.max_tries, has_earlier=has_earlier)
+
+    def _has_earlier(self, s: State) -> bool:
+        """Whether the start before may have left a run."""
+        before = [
+            start
+            for start in s.starts
+            if start.max_tries == s.max_tries and start.execution < s.execution
+        ]
+        facts = self.read(s, max(before, default=None)).facts()
+        return facts is not None and facts.text(None) != ""
 
     def _check(self, s: State) -> Iterator[State]:
         """After a close, send nothing once a person has marked the task."""
@@ -581,6 +594,27 @@ class Task(Rules):
         """Airflow has ended the process of a task that was cleared while it ran."""
         if self.is_free(s):
             yield s._replace(task="retry", step=("begin",))
+
+    # What a person does with the task -------------------------------------------------------------
+
+    def cleared(self, s: State) -> Iterator[State]:
+        """Yield the states after a Clear: it begins again, and its runs are of before."""
+        old = {"exists": "old exists", "works": "old works"}
+        t = s._replace(
+            task="retry",
+            step=("begin",),
+            execution=s.execution + 1,
+            clears=s.clears + 1,
+            runs=tuple(run._replace(does=old.get(run.does, run.does)) for run in s.runs),
+        )
+        yield t._replace(max_tries=s.max_tries + 1)
+        if "same-gen" in self.on:
+            yield t._replace(is_over="over" in self.on)
+
+    def marked(self, s: State, task: str) -> State:
+        """The state after a mark: a process that runs lives on for a while."""
+        step = ("ended",) if s.step[0] in ("begin", "parked") else s.step
+        return s._replace(task=task, step=step)
 
     # What ends a process --------------------------------------------------------------------------
 

@@ -27,12 +27,14 @@ class Start(NamedTuple):
     if any.
 
     :param execution: counts those of the task: its key
+    :param has_earlier: whether it says that starts before it may have left a run
     """
 
     execution: int
     token: int
     max_tries: int
     run: int = NOBODY
+    has_earlier: bool = False
 
 
 class Outcome(NamedTuple):
@@ -80,6 +82,25 @@ class Run(NamedTuple):
         return self.does in ("exists", "works", "old exists", "old works")
 
 
+class Press(NamedTuple):
+    """
+    A button that a person has pressed.
+
+    :param run: the run that was entered
+    :param todo: what the page still sends: *confirm* to do so at all
+    :param execution: the task's, when it was pressed
+    :param says_second: whether the question says that a second run is started; so the others
+    """
+
+    kind: str
+    run: int
+    todo: tuple[str, ...]
+    execution: int
+    says_second: bool = False
+    says_end: bool = False
+    says_mailbox: bool = False
+
+
 class State(NamedTuple):
     """
     One state.
@@ -96,6 +117,8 @@ class State(NamedTuple):
     :param is_over: whether the task takes what it reads to be of before a Clear
     :param adopted: the run that a person has entered
     :param blind: how often a read has found nothing where there is something
+    :param people: what people have pressed, and is not yet done
+    :param accepts_second: whether a person has confirmed a second run since the last start
     """
 
     starts: frozenset[Start] = frozenset()
@@ -121,6 +144,8 @@ class State(NamedTuple):
     marks: int = 0
     is_gone: bool = False
     blind: bool = False
+    people: tuple[Press, ...] = ()
+    accepts_second: bool = False
 
     @property
     def last(self) -> Start | None:
@@ -207,6 +232,7 @@ class Known(NamedTuple):
             token_hash=token,
             mailbox="mailbox" if self.has_mailbox else "",
             run=run,
+            earlier="earlier" if at.has_earlier else "",
         )
         outcome = None
         if self.outcome:

@@ -23,7 +23,10 @@ def test_each_event_and_each_rule_is_tried():
         word for expected, size in SMALL if expected == "breaks" for word in Size.read(size).words
     }
     held = {
-        word for expected, size in SMALL if expected != "breaks" for word in Size.read(size).words
+        word
+        for expected, size in [*SMALL, *checks("model")]
+        if expected != "breaks"
+        for word in Size.read(size).words
     }
     assert broken >= LEAVE_OUT.keys()
     assert held == MAY_HAPPEN.keys()
