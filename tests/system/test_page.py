@@ -195,6 +195,12 @@ def background(page: Page) -> str:
     return str(found)
 
 
+def color(page: Page, name: str) -> str:
+    """Return one of Airflow's own colors."""
+    style = "getComputedStyle(document.documentElement)"
+    return str(page.evaluate(f"{style}.getPropertyValue('--chakra-colors-{name}')"))
+
+
 def has_sideways_scroll(frame: FrameLocator) -> bool:
     return bool(frame.locator("html").evaluate("html => html.scrollWidth > html.clientWidth"))
 
@@ -225,10 +231,15 @@ def test_list(ui: AirflowUi, pictures: Path) -> None:
     expect(waiting).to_contain_text("Reading orders")
     expect(waiting.get_by_role("progressbar")).to_have_attribute("value", "0.2500")
     expect(rows.filter(has_text="import_customers")).to_contain_text(
-        "280 of 400 started, 15 rejected, 5 unknown"
+        "280 of 400 started, 15 rejected, 5 in doubt"
     )
-    assert not has_sideways_scroll(frame)
     ui.shoot(pictures / "flow-runs.png")
+    for width in (1440, 1280, 800):
+        ui.page.set_viewport_size({"width": width, "height": HEIGHT})
+        heights = rows.evaluate_all("rows => rows.map(row => row.offsetHeight)")
+        assert max(heights) <= 56
+        assert not has_sideways_scroll(frame)
+        expect(waiting).to_contain_text(re.compile(r"\d\d:\d\d:\d\d 2 h ago"))
     assert not [text for text in failures if "Content Security Policy" in text or "sandbox" in text]
     ui.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
@@ -259,14 +270,16 @@ def test_links_leave_the_frame(ui: AirflowUi) -> None:
 def test_tab(ui: AirflowUi, deployment: Airflow, pictures: Path) -> None:
     say(deployment, "Writing the report", 0.9)
     frame = ui.open_flow_run_tab("nightly_report", WAITING, "trigger")
-    steps = frame.get_by_role("region", name="RunView").get_by_role("listitem")
+    steps = frame.get_by_role("group", name="Conversation").get_by_role("listitem")
     expect(steps.locator("strong")).to_have_text(
         ["Sent", "Response: a run was started", "Claimed by the run", "Last message"]
     )
     advice = frame.get_by_role("region", name="What you can do now")
     expect(advice).to_contain_text("ends once the run calls Airflow")
-    expect(frame.get_by_role("button", name="The run succeeded")).to_be_visible()
     ui.shoot(pictures / "flow-run-tab.png")
+    expect(frame.get_by_role("button", name="The run succeeded")).to_be_hidden()
+    frame.get_by_text("Settle by hand").click()
+    expect(frame.get_by_role("button", name="The run succeeded")).to_be_visible()
 
 
 def test_themes(ui: AirflowUi) -> None:
@@ -280,6 +293,9 @@ def test_themes(ui: AirflowUi) -> None:
         expect(frame.locator("html")).to_have_attribute("data-theme", theme)
         of_airflow = background(ui.page)
         expect(frame.locator("body")).to_have_css("background-color", of_airflow)
+        of_links, of_buttons = color(ui.page, "fg-info"), color(ui.page, "brand-fg")
+        expect(frame.get_by_role("link", name="1001")).to_have_css("color", of_links)
+        expect(frame.get_by_role("button", name="Search")).to_have_css("color", of_buttons)
         found.append(of_airflow)
     assert found[0] == "rgb(255, 255, 255)"
     assert found[1] != found[0]

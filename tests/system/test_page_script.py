@@ -70,18 +70,27 @@ class Tab:
     def flow_run(self, query: dict[str, str]) -> dict[str, str]:
         return pages.flow_run_of_a_person(self._task, query.get("name", ""), query["flow_run"])
 
+    def change(self, **columns: Any) -> None:
+        row = SimpleNamespace(**{**vars(self._task.row), **columns})
+        self._task = queries.Task(row, self._task.entries)
+
     def add(self, key: str, value: object) -> None:
         self._task.entries[key] = value
 
     def choose(self, kind: str, **fields: str) -> str:
         """Fill in a form, and press its button; return what it asks, or what is wrong."""
         form = self.page.locator(f"form[data-kind={kind}]")
+        if not form.is_visible():
+            self.settle_by_hand()
         for name, value in fields.items():
             form.locator(f"[name={name}]").fill(value)
         form.locator("> button").click()
         asked = form.locator(".ask:not([hidden]) p, .fault:not([hidden])")
         expect(asked).to_be_visible()
         return str(asked.inner_text())
+
+    def settle_by_hand(self) -> None:
+        self.page.get_by_text("Settle by hand").click()
 
     def confirm(self) -> str:
         """Confirm it; return what the page reports."""
@@ -130,7 +139,8 @@ def test_a_run_is_given_to_its_name(tab: Callable[..., Tab], name: str) -> None:
 
 def test_a_result_is_sent_as_it_was_written(tab: Callable[..., Tab]) -> None:
     opened = tab(state="awaiting_input", waits=True)
-    opened.choose("succeed", result='{"id": 12345678901234567890, "share": 1.0}')
+    opened.choose("succeed")
+    opened.page.get_by_label("Result").fill('{"id": 12345678901234567890, "share": 1.0}')
     opened.sent.clear()
     opened.confirm()
     method, path, body = opened.sent[0]
@@ -205,6 +215,66 @@ def test_a_task_that_has_not_failed_is_not_cleared(tab: Callable[..., Tab]) -> N
     assert "no longer failed" in opened.choose("start")
 
 
+# How it looks --------------------------------------------------------------------------------------
+
+
+def colors(tab: Tab) -> set[str]:
+    """Return the colors of all buttons that are shown."""
+    color = "buttons => buttons.map(button => getComputedStyle(button).backgroundColor)"
+    return {*tab.page.locator("button:visible").evaluate_all(color)}
+
+
+def test_while_a_task_waits_nothing_stands_out(tab: Callable[..., Tab]) -> None:
+    opened = tab(state="awaiting_input", waits=True)
+    expect(opened.page.locator("button:visible")).to_have_count(0)
+    opened.settle_by_hand()
+    opened.page.evaluate("refresh()")
+    expect(opened.page.locator("button:visible")).to_have_count(2)
+    assert colors(opened) == {"rgb(255, 255, 255)"}
+    expect(opened.page.get_by_label("Result")).to_be_hidden()
+    opened.choose("succeed")
+    expect(opened.page.get_by_label("Result")).to_be_visible()
+
+
+def test_a_result_that_is_no_json_can_be_corrected(tab: Callable[..., Tab]) -> None:
+    opened = tab(state="awaiting_input", waits=True)
+    opened.choose("succeed")
+    opened.page.get_by_label("Result").fill("{rows: 3}")
+    assert "Result: expected JSON" in opened.confirm()
+    assert {json.loads(body).get("dry_run") for _, _, body in opened.sent} == {True}
+    opened.page.get_by_label("Result").fill('{"rows": 3}')
+    opened.page.locator(".yes:visible").click()
+    expect(opened.page.locator("#report")).to_contain_text("marked as success, with this result")
+
+
+def test_a_failure_is_said_above_the_forms(tab: Callable[..., Tab]) -> None:
+    opened = tab()
+    opened.choose("start")
+    opened.cleared = {"task_instances": [], "total_entries": 0}
+    opened.confirm()
+    report, forms = opened.page.locator("#report"), opened.page.locator(".forms")
+    above, below = report.bounding_box(), forms.bounding_box()
+    assert above
+    assert below
+    assert above["y"] < below["y"]
+
+
+def test_a_run_to_continue_with_comes_before_its_button_stands_out(
+    tab: Callable[..., Tab],
+) -> None:
+    opened = tab()
+    assert len(colors(opened)) == 1
+    opened.page.locator("[name=run_id]").fill("7")
+    assert len(colors(opened)) == 2
+
+
+def test_what_a_person_can_do_unfolds_once_the_task_has_failed(tab: Callable[..., Tab]) -> None:
+    opened = tab(state="awaiting_input", waits=True)
+    opened.change(state="failed")
+    opened.page.evaluate("refresh()")
+    expect(opened.page.get_by_role("button", name="Continue with this run")).to_be_visible()
+
+
 # With a keyboard, and while the page refreshes -----------------------------------------------------
 
 
@@ -225,6 +295,7 @@ def test_a_key_that_is_held_confirms_nothing(tab: Callable[..., Tab], kind: str)
     if kind == "continue":
         form.locator("[name=run_id]").fill("7")
     else:
+        opened.settle_by_hand()
         form.locator("> button").focus()
     press_enter_twice(opened)
     assert {method for method, *_ in opened.sent} <= {"POST"}

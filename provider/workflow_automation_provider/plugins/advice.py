@@ -345,11 +345,11 @@ def advise_batch(task: TaskNow, batch: State, is_current: bool) -> Sentence:
         return Sentence("Nothing to do: the task goes on by itself.")
 
     again = (
-        "A Clear starts all items again. "
-        "Correct any rejected ones, and start those without a run in a new batch."
+        "Correct any rejected ones, and start those without a run in a new batch.\n"
+        "A Clear starts all items again."
     )
     if batch is State.DOUBT:
-        return Sentence(f"{_LOOK.capitalize()} {again}")
+        return Sentence(f"{_LOOK.capitalize()}\n{again}")
     return Sentence(again)
 
 
@@ -523,7 +523,7 @@ def _actions(task: TaskNow, starts: Sequence[Known]) -> list[Action]:
 
 def _of_waiting_task(current: Sequence[Known]) -> list[Action]:
     unread = _unread(current)
-    succeed = f"Marks the task as success{{result}}. The next tasks go on.{unread}"
+    succeed = f"Marks the task as success. The next tasks go on.{unread}"
     fail = f"Marks the task as failed, without a retry.{unread}"
     return [
         Action(Kind.SUCCEED, "The run succeeded", succeed, takes_result=True),

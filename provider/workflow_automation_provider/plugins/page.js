@@ -14,20 +14,17 @@ const chooseTheme = () => {
 chooseTheme();
 addEventListener("storage", chooseTheme);
 
-// In Airflow's frame, the background is that of Airflow's own page, whatever its theme.
-const matchBackground = () => {
-  const { documentElement, body } = parent.document;
-  const colors = [body, documentElement].map((part) => getComputedStyle(part).backgroundColor);
-  const color = colors.find((one) => one !== "rgba(0, 0, 0, 0)");
-  if (color) document.documentElement.style.setProperty("--back", color);
+// In Airflow's frame, the colors are those of Airflow's own page, whatever its theme.
+const matchColors = () => {
+  const style = getComputedStyle(parent.document.documentElement);
+  const names = document.querySelector("style").textContent.matchAll(/--chakra-[\w-]+/g);
+  for (const [name] of names) {
+    document.documentElement.style.setProperty(name, style.getPropertyValue(name));
+  }
 };
 if (parent !== window) {
-  matchBackground();
-  // At once, and when Airflow's colors no longer move.
-  const changes = new MutationObserver(() => {
-    matchBackground();
-    setTimeout(matchBackground, 500);
-  });
+  matchColors();
+  const changes = new MutationObserver(matchColors);
   changes.observe(parent.document.documentElement, { attributes: true });
 }
 
@@ -96,17 +93,21 @@ const fetchPage = async () => {
   return new DOMParser().parseFromString(await response.text(), "text/html");
 };
 
+// What a person has opened or folded stays so.
+const attributes = (node) => node.getAttributeNames().filter((name) => name !== "open");
+
 // Replace only what has changed: a selection, the focus and what is scrolled stay.
 const change = (old, fresh) => {
   if (old.isEqualNode(fresh)) return;
-  if (old.nodeType !== Node.ELEMENT_NODE || old.nodeName !== fresh.nodeName) {
+  const isAlike = old.nodeName === fresh.nodeName && old.className === fresh.className;
+  if (old.nodeType !== Node.ELEMENT_NODE || !isAlike) {
     old.replaceWith(fresh);
     return;
   }
-  for (const name of old.getAttributeNames()) {
+  for (const name of attributes(old)) {
     if (!fresh.hasAttribute(name)) old.removeAttribute(name);
   }
-  for (const name of fresh.getAttributeNames()) old.setAttribute(name, fresh.getAttribute(name));
+  for (const name of attributes(fresh)) old.setAttribute(name, fresh.getAttribute(name));
   const before = [...old.childNodes];
   const after = [...fresh.childNodes];
   for (const [place, node] of after.entries()) {
@@ -364,7 +365,7 @@ const consequence = async (form, runs) => {
 // Check what is filled in, and say in a sentence what will happen.
 const ask = async (form) => {
   const runs = await runsOf(form);
-  let text = filled(form.dataset.question, runs, resultOf(form));
+  let text = filled(form.dataset.question, runs);
   const others = Number(form.dataset.names) - runs.length;
   if (runs.length && others > 0) {
     text += ` Starts the runs of ${others} other names again: a second run of each that has one.`;
@@ -440,10 +441,7 @@ const confirmed = async (form) => {
   } catch (error) {
     const rest = done.length ? "But the rest failed" : "It failed";
     report([...done, `${rest}: ${error.message}`].join("\n"), true);
-    if (!done.length && !(error instanceof Changed)) {
-      show(form, "fields");
-      return;
-    }
+    if (!done.length && !(error instanceof Changed)) return; // it can be confirmed again
   }
   await redraw();
 };
@@ -488,7 +486,7 @@ addEventListener("submit", (event) => {
 // What was asked was about what was filled in before.
 addEventListener("input", (event) => {
   const form = event.target.closest("form[data-kind]");
-  if (form) show(form, "fields");
+  if (form && !event.target.closest(".ask")) show(form, "fields");
 });
 
 addEventListener("click", (event) => {

@@ -316,6 +316,8 @@ def _all_steps(facts: KnownStart, found: _Entries, state: State) -> Iterator[Ste
 
 # A batch ------------------------------------------------------------------------------------------
 
+_COUNTS = {"rejected": "rejected", "unknown": "in doubt", "remaining": "remaining"}
+
 
 def _batch(row: Any, task: TaskNow, entry: Any) -> RunView:
     """Return what the last entry of a batch tells: of one that cannot be read, nothing."""
@@ -335,9 +337,8 @@ def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any])
         counts["unknown"] += in_flight
         counts["remaining"] -= in_flight
 
-    others = [name for name in ("rejected", "unknown", "remaining") if counts[name]]
     parts = [f"{counts['started']} of {counts['total']} started"]
-    parts += [f"{counts[name]} {name}" for name in others]
+    parts += [f"{counts[name]} {words}" for name, words in _COUNTS.items() if counts[name]]
     text = ", ".join(parts)
 
     state = State.ENDED if task.has_ended else State.STARTING
@@ -345,7 +346,7 @@ def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any])
         state = State.DOUBT
 
     progress = None
-    if counts["total"]:
+    if counts["total"] and not task.has_ended:
         progress = _part(1 - counts["remaining"] / counts["total"])
 
     is_of_deleted = try_number is not None and try_number > task.try_number

@@ -366,15 +366,19 @@ class TestStates:
         for number in range(12):
             said = {**entry, "counts": counts if number == 11 else {"total": 1}}
             task.put(f"workflow_automation_batch_{number:06}", said)
-        assert "280 of 400 started, 15 rejected, 5 unknown" in listed().text
+        assert "280 of 400 started, 15 rejected, 5 in doubt" in listed().text
         assert "in doubt|" in listed().rows[1]
         assert "|orders|of-the-batch|" in listed().rows[1]
         assert listed().all("progress")[0]["value"] == "0.7500"
         task.change(state="failed", end_date=ago(1))
         assert "in doubt|" in listed().rows[1]
-        text = tab(task).text
-        assert "A Clear starts all items again" in text
-        assert "list of runs" in text
+        assert not listed().all("progress")
+        found = tab(task)
+        assert "280 of 400 started, 15 rejected, 5 in doubt" in found.text
+        assert not found.all("progress")
+        assert "A Clear starts all items again" in found.text
+        assert "list of runs" in found.text
+        assert len(found.all("li")) == 3 + 1
 
     @pytest.mark.parametrize(
         "later", [{"state": "up_for_retry"}, {"try_number": 2}, {"state": "failed"}]
@@ -395,7 +399,7 @@ class TestStates:
         assert "Nothing is in doubt" in listed().text
         task.change(**later)
         assert "in doubt|" in listed().rows[1]
-        assert "2 of 9 started, 4 unknown, 3 remaining" in listed().text
+        assert "2 of 9 started, 4 in doubt, 3 remaining" in listed().text
 
     def test_task_instance_that_was_deleted_and_made_again(self, dag, listed, tab):
         """Its tries begin at 1 again, and its old entries are still there."""
@@ -432,9 +436,11 @@ class TestStates:
             run = {"run_id": f"run of {name}"}
             outcome = {"kind": "run", "at": ago(8).isoformat(), "run": run}
             task.put(f"workflow_automation_outcome/1/0/{name}", outcome)
-        for text in (listed().text, tab(task).text):
-            assert "run of first" in text
-            assert "run of second" in text
+        for found in (listed(), tab(task)):
+            assert "run of first" in found.text
+            assert "run of second" in found.text
+            assert len([row for row in found.rows if row]) == 1 + 2
+        assert "|started|run of first|" in tab(task).rows[1]
 
     def test_queued_after_a_clear(self, dag, listed):
         for key in ("start/1/0", "batch_000000"):
@@ -541,6 +547,16 @@ class TestList:
         assert listed().rows[0] == "State|Sent|Flow|Task|"
         Task(dag).outcome().say("a").park()
         assert listed().rows[0] == "State|Sent|Flow|Run|Task|Last message|Wait|"
+
+    def test_rows_without_a_flow(self, dag, listed, tab):
+        task = Task(dag)
+        task.give(flow_id="")
+        task.outcome(run={"run_link": RUN["run_link"]})
+        assert listed().rows[0] == "State|Sent|Connection|Run|Task|"
+        for found in (listed(), tab(task)):
+            assert "API key" not in found.text
+            assert found.links[RUN["run_link"]] == "Open run"
+        assert "Run Open" not in " ".join(tab(task).text.split())
 
     def test_filter_and_search(self, dag, other_dag, listed):
         tasks = {
@@ -784,7 +800,7 @@ def labels(found):
 
 def forgotten(found):
     """Return the keys that each action deletes."""
-    (keys,) = [one["data-forgotten"] for one in found.all("section") if "data-forgotten" in one]
+    (keys,) = [one["data-forgotten"] for one in found.all("details") if "data-forgotten" in one]
     return json.loads(keys)
 
 
