@@ -103,6 +103,17 @@ def test_batch(run, service, tmp_path):
     assert result.xcom("report") == "3 of 4 runs were started, 1 rows were rejected."
 
 
+@pytest.mark.since_3_3
+def test_batch_wait(run, service, workflow_automation_connect, tmp_path):
+    workflow_automation_connect(extra={"callback_base_url": (tmp_path / "ends").as_uri()})
+    for score, customer in enumerate(["Ada", "Edsger"]):
+        service.callbacks.add(result={"score": score}, inputs={"customer": customer}, delay=0.2)
+    service.callbacks.add("failed", message="No such customer")
+    result = run("batch_wait", run_conf={"folder": f"file://{tmp_path}"})
+    assert result.xcom("load") == "Ada: 0, Edsger: 1; 1 failed"
+    assert [callback.status for callback in service.journal.callbacks()] == [200] * 3
+
+
 def test_assets(run, service):
     started = run("assets", dag_id="workflow_automation_assets_start")
     continued = run("assets", dag_id="workflow_automation_assets_continue", cause=started)

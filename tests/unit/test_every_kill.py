@@ -7,12 +7,14 @@ What its next tries make of it.
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from entry_keys import BATCH
+from workflow_automation_provider.execution.batch.ends import BatchEnds
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
@@ -20,15 +22,16 @@ from workflow_automation_provider.operators.flows import UploadFilesOperator
 from .starts import claims, entries, trigger, waits
 
 OPTIONS: dict[str, Any] = {"task_id": "flow", "retries": 3, "send_retry_timeout": 0}
-READY = (None, "up_for_retry", "awaiting_input")
+READY = (None, "up_for_retry", "awaiting_input", "deferred")
 
 
-def batch(folder):
+def batch(folder, **options):
     return TriggerFlowBatchOperator(
         batch=[{"n": n} for n in range(3)],
         max_concurrency=1,
         output_path=str(folder / "output.jsonl"),
         **OPTIONS,
+        **options,
     )
 
 
@@ -47,18 +50,24 @@ class Life:
 
     Each of its runs asks at once, and ends once the task is parked.
 
+    The second time that it is deferred, its time is up: what has not ended by then never does.
+
     :param kill: the number of the call at which its process is killed, of all its calls
     """
 
+    deferred = 0
+
     def __init__(self, task, name, *, kill=None, after=False):
+        Life.deferred = 0
         self.task = task
         self.can_call = "claim" in name
         self._act = "kill after" if after else "kill"
         self._kill = kill
         self.calls = 0
         while task.state in READY:
-            if task.state == "awaiting_input":
+            if task.state in ("awaiting_input", "deferred"):
                 self.end_runs()
+                Life.deferred += 1
             task.try_(self.at)
 
     def at(self, _):
@@ -126,6 +135,23 @@ def check_batch(life):
     assert last["counts"]["unknown"] + last["in_flight"] == in_doubt
 
 
+def check_batch_that_waits(life):
+    """
+    No item is sent twice, and each run that was started has its end in the output.
+
+    Also where its start is in doubt.
+    """
+    task = life.task
+    output = [json.loads(line) for line in Path(task.operator.output_path).read_text().splitlines()]
+    ended = {item["run_id"] for item in output if item["status"] == "success"}
+    in_doubt = sum(item["status"] == "unknown" for item in output)
+    assert ended == {run.run_id for run in task.flow.runs}
+    assert len(task.requests) <= 3
+    assert len(ended) + in_doubt == 3
+    assert (in_doubt > 0) == (task.state == "failed")
+    assert len({entry["folder"] for entry in entries(task, BATCH).values()}) == 1
+
+
 def check_upload(life):
     """Each file is there; what was confirmed is not sent again."""
     assert life.task.state == "success"
@@ -133,9 +159,13 @@ def check_upload(life):
 
 
 # What makes the operator of a scenario, and what is to hold.
-SCENARIOS = {
+SCENARIOS: dict[str, tuple[Any, Any]] = {
     "start": (lambda _: trigger(), check_start),
     "batch": (batch, check_batch),
+    "batch that waits": (
+        lambda folder: batch(folder, wait_for_completion=True),
+        check_batch_that_waits,
+    ),
     "upload": (upload, check_upload),
     "wait": (lambda _: waits(), check_wait),
     "claim": (lambda _: claims(), check_claim),
@@ -143,11 +173,18 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_kill_at_every_call(world, tmp_path, name):
+def test_a_kill_at_every_call(world, tmp_path, monkeypatch, name):
     make, check = SCENARIOS[name]
+    extra = {}
+    if name == "batch that waits":
+        extra["callback_base_url"] = (tmp_path / "ends").as_uri()
+        left = BatchEnds._left
+        monkeypatch.setattr(
+            BatchEnds, "_left", lambda own: left(own) if Life.deferred < 2 else timedelta()
+        )
 
     def live(**kill):
-        return Life(world(make(tmp_path)), name, **kill)
+        return Life(world(make(tmp_path), **extra), name, **kill)
 
     unharmed = live()
     assert unharmed.task.state == "success"

@@ -105,14 +105,17 @@ def batch_errors() -> Iterator[WorkflowAutomationError]:
     unwritable = "output_path is '/data/out.jsonl', which cannot be written: Permission denied."
     yield with_results(OutputUnavailableError(unwritable), batch(5))
     yield with_results(BatchInterruptedError("The batch was interrupted."), batch(5, "started"))
-    for status in ("unknown", "unidentified", "rejected"):
+    for status in ("unknown", "unidentified", "rejected", "failed", "overdue"):
         for number in (1, 2):
             record = batch(5, *["started"] * (5 - number), *[status] * number)
+            record.results.are_settled = status in ("failed", "overdue")
             error = worst_result(record.results, fails_if_rejected=True)
             assert error
             yield with_results(error, record, "/data/out.jsonl" if number == 2 else None)
     assert worst_result(batch(1, "started").results, fails_if_rejected=True) is None
     assert worst_result(batch(1, "rejected").results, fails_if_rejected=False) is None
+    failed = batch(1, "failed").results
+    assert worst_result(failed, fails_if_rejected=True, fails_if_run_failed=False) is None
     record = batch(0, "started", "started")
     first = Item(0, b"{}", b"digest", "batch[0]")
     for items in ([first, Item(1, b"{}", b"other.", "batch[1]")], [first]):

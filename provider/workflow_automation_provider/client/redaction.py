@@ -9,10 +9,12 @@ bytes of UTF-16 hide a secret. It is searched for as it is, and in base64.
 from __future__ import annotations
 
 import base64
+import json
 import math
 import re
 import string
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 WITHHELD = "(withheld: it contains the API key or another secret)"
 """What replaces a text that reveals a secret."""
@@ -134,6 +136,11 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return ``text`` unchanged, or a note instead if it reveals a secret."""
         return WITHHELD if self.reveals(text) else text
+
+    def value(self, value: Any) -> Any:
+        """Return a JSON value unchanged, or a note instead if it reveals a secret."""
+        text = value if isinstance(value, str) else json.dumps(value)
+        return WITHHELD if self.reveals(text) else value
 
 
 def _secret_values(headers: Iterable[str]) -> set[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from workflow_automation_provider.client.protocol import is_loopback
 from workflow_automation_provider.client.redaction import SECRET_PARAMETERS
+from workflow_automation_provider.client.setting_kinds import MAILBOX_EXAMPLE
 from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError
 from workflow_automation_provider.hooks.mailboxes.folder import FolderStore
 from workflow_automation_provider.hooks.mailboxes.s3 import S3Store
@@ -30,6 +32,8 @@ MARGIN = timedelta(minutes=15)
 
 _PROBE = ".mailbox"
 """The object of a folder that shows whether a run can write there."""
+
+_INDEXED = re.compile(r"(0|[1-9]\d{0,8})\.json", re.ASCII)
 
 
 class Mailbox:
@@ -56,6 +60,14 @@ class Mailbox:
         :raises InvalidRequestError: if the store refuses, or the URL could not be used
         :raises NotSentError: if the store does not answer, or is busy
         """
+        service = urlsplit(service_url).hostname or ""
+        if self.url.startswith("file:") and not is_loopback(service):
+            raise InvalidRequestError(
+                "The connection's callback_base_url is a folder of this machine, to which the "
+                "service cannot write: it is for the local service alone.",
+                next_step=f"Set it to a folder of an object store, such as {MAILBOX_EXAMPLE}.",
+            )
+
         folder, separator, _ = self._key.rpartition("/")
         probe = f"{folder}{separator}{_PROBE}"
         with self._checking():
@@ -97,6 +109,16 @@ class Mailbox:
         """
         with self._looking():
             return self._store.read(self._key, limit)
+
+    def indexes(self) -> set[int]:
+        """
+        Return which objects of the form ``{index}.json`` are in it, if it is a folder.
+
+        :raises NotSentError: if the store cannot be asked
+        """
+        with self._looking():
+            matches = map(_INDEXED.fullmatch, self._store.names(self._key))
+            return {int(match[1]) for match in matches if match}
 
     @contextlib.contextmanager
     def _checking(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from airflow.sdk import Asset, BaseOperator
@@ -41,6 +42,25 @@ def check_choice(name: str, value: object, *choices: str) -> None:
         raise ValueError(
             f"{name} {value!r} is not supported; expected {', '.join(others)} or {last}."
         )
+
+
+def check_timeout(name: str, value: object, *, days: int) -> None:
+    """Raise a ValueError unless an argument is a timedelta of more than 0, up to some days."""
+    if not isinstance(value, timedelta) or not timedelta() < value <= timedelta(days=days):
+        raise ValueError(
+            f"{name} is {value!r}: expected a timedelta of more than 0 and at most "
+            f"timedelta(days={days})."
+        )
+
+
+def check_wait(wait_for_completion: object, callback_input: object, timeout: object) -> None:
+    """Raise a ValueError unless these can be the arguments of a task that may wait."""
+    if not isinstance(wait_for_completion, bool):
+        raise ValueError(f"wait_for_completion is {wait_for_completion!r}: expected True or False.")
+    if not isinstance(callback_input, str) or not callback_input.strip():
+        raise ValueError(f"callback_input is {callback_input!r}: expected the name of an input.")
+
+    check_timeout("completion_timeout", timeout, days=365)
 
 
 MAX_LINK = 2000
@@ -80,6 +100,8 @@ class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
     workflow_automation_conn_id: Any
     is_ended: bool
     """Whether Airflow has ended the task: nothing may be sent after that."""
+    _trigger_failure = ""
+    """Why the task's trigger has failed or timed out, empty if it has not."""
     _inside_a_task: ClassVar[str]
     """What to do in place of executing the operator inside another task."""
 
@@ -130,6 +152,22 @@ class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
             ``AirflowFailException`` if Airflow must not retry the task
         """
         return self._execute(context)
+
+    def resume_execution(
+        self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
+    ) -> Any:
+        """
+        Continue a task that waits; where its trigger has failed or timed out, look once more.
+
+        :param next_method: ``__fail__`` where it has
+        """
+        if next_method != "__fail__":
+            return super().resume_execution(next_method, next_kwargs, context)
+
+        failure = next_kwargs or {}
+        lines = [str(failure.get("error", "")), *(failure.get("traceback") or ())]
+        self._trigger_failure = lines[-1].strip() or "unknown"
+        return self._execute(context, pushed="")
 
     def _execute(self, context: Context, *, pushed: str | None = None) -> _Result:
         """Run the operator, if it is the task itself; raise errors as the task fails with them."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from workflow_automation_provider.client.checks import check_path, is_positive_integer, kind_of
 from workflow_automation_provider.exceptions import (
     Accepted,
     BatchInterruptedError,
     InvalidRequestError,
+    RunFailedError,
 )
 from workflow_automation_provider.execution.errors import task_error
 from workflow_automation_provider.operators.base import (
@@ -19,6 +21,7 @@ from workflow_automation_provider.operators.base import (
     FlowOperator,
     TaskSummary,
     check_choice,
+    check_wait,
 )
 
 if TYPE_CHECKING:
@@ -73,6 +76,14 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         task fails (templated)
     :param key: the name of an input that each item has, such as ``"customer"``. Its value, text or
         a number, is the ``key`` of the item's result, and is shown in errors and in the log
+    :param wait_for_completion: whether to wait until the flow has written, by its last step, how
+        each run ended (Airflow 3.3+). The connection's ``callback_base_url`` must be a folder of an
+        object store, and ``output_path`` be given
+    :param callback_input: name of the input for the URL by which the flow writes that, if the task
+        waits
+    :param completion_timeout: how long to wait for all runs, from the first item that is sent
+    :param on_run_failed: what to do at the end about runs that failed or are overdue: ``"fail"``
+        without a retry, or ``"skip"``: succeed
     :param send_retry_timeout: seconds that the service may be busy or unreachable without
         interruption; after that, Airflow retries the task, which starts the rest
     """
@@ -99,6 +110,10 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         on_rejected: OnRejected = "fail",
         output_path: str | Resolvable | None = None,
         key: str | None = None,
+        wait_for_completion: bool = False,
+        callback_input: str = "callback_url",
+        completion_timeout: timedelta = timedelta(days=1),
+        on_run_failed: Literal["fail", "skip"] = "fail",
         send_retry_timeout: float = 60.0,
         **kwargs: object,
     ) -> None:
@@ -118,8 +133,49 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         self.output_path: Any = output_path
         self._is_output_given = output_path is not None
         self.key = key
+        self.wait_for_completion = wait_for_completion
+        self.callback_input = callback_input
+        self.completion_timeout = completion_timeout
+        self.on_run_failed = on_run_failed
+        self._entries = 0
+        self._check_wait()
 
-    def _run_once(self, context: Context, **_: Any) -> list[BatchItem] | BatchSummary:
+    def _check_wait(self) -> None:
+        check_wait(self.wait_for_completion, self.callback_input, self.completion_timeout)
+        on_run_failed: str = self.on_run_failed
+        if on_run_failed == "start_again":
+            raise ValueError(
+                "on_run_failed='start_again' is not supported: start the items that failed in a "
+                "batch of their own."
+            )
+
+        check_choice("on_run_failed", self.on_run_failed, "fail", "skip")
+        if self.wait_for_completion and not self._is_output_given:
+            raise ValueError("wait_for_completion of a batch needs an output_path.")
+        if self.wait_for_completion and self._starts_unknown_again:
+            raise ValueError(
+                "on_unknown_start='start_again' is not supported with wait_for_completion: an item "
+                "in doubt is settled by the end of its run."
+            )
+
+    def execute_complete(
+        self,
+        context: Context,
+        event: dict[str, Any] | None = None,
+        entries: int = 0,
+        **_: object,
+    ) -> list[BatchItem] | BatchSummary:
+        """
+        Continue a batch that waits: Airflow calls this in place of ``execute``.
+
+        :param event: not needed
+        :param entries: how many entries the batch had when the task was suspended
+        :param _: what a task was suspended with by another version
+        """
+        self._entries = entries
+        return self._execute(context, pushed="")
+
+    def _run_once(self, context: Context, *, pushed: str | None) -> list[BatchItem] | BatchSummary:
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.batch.batch_record import BatchRecord
         from workflow_automation_provider.execution.batch.summary import with_results
@@ -134,9 +190,12 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
             raise with_results(error, record) from error.__cause__
 
-        return starter.start()
+        if pushed is None:
+            return starter.start()
+        return starter.resume(self._entries, self._trigger_failure)
 
     def _starter(self, record: BatchRecord, context: Context) -> BatchExecution:
+        from workflow_automation_provider.execution.batch.ends import WaitOptions
         from workflow_automation_provider.execution.batch.run_batch import BatchExecution
 
         return BatchExecution(
@@ -151,6 +210,12 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             fails_if_rejected=self.on_rejected == "fail",
             output_path=self._rendered_output_path(),
             key=self.key,
+            wait=WaitOptions(
+                self.wait_for_completion,
+                self.callback_input,
+                self.completion_timeout,
+                self.on_run_failed == "fail",
+            ),
         )
 
     @property
@@ -168,7 +233,12 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
                 "rejected": counts["rejected"],
             }
         else:
-            extra = {name: result[name] for name in ("path", "total", "started", "rejected")}
+            numbers: dict[str, Any] = {**result}
+            names = ["path", "total", "started", "rejected"]
+            if self.wait_for_completion:
+                names = ["path", "total", "success", "failed", "overdue", "rejected"]
+
+            extra = {name: numbers[name] for name in names}
 
         flow_id = self._rendered_flow_id() or self.hook.extra.flow_id
         if flow_id:
@@ -204,6 +274,8 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
 def _what_to_do(error: WorkflowAutomationError) -> str | None:
     """Return what to do after an error, None for what its code says."""
+    if isinstance(error, RunFailedError):
+        return "A Clear starts all items again: start those that failed in another batch."
     if error.accepted is not Accepted.NO:
         return (
             "A Clear starts all items again: unless Airflow retries the task,\n"

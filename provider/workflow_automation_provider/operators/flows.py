@@ -23,6 +23,8 @@ from workflow_automation_provider.operators.base import (
     FlowOperator,
     TaskSummary,
     check_choice,
+    check_timeout,
+    check_wait,
     link_of,
 )
 from workflow_automation_provider.operators.uploads import UploadFilesOperator
@@ -43,14 +45,6 @@ if TYPE_CHECKING:
     from workflow_automation_provider.operators.templates import Resolvable
 
 __all__ = ["TriggerFlowOperator", "UploadFilesOperator"]
-
-
-def _check_timeout(name: str, value: object, *, days: int) -> None:
-    if not isinstance(value, timedelta) or not timedelta() < value <= timedelta(days=days):
-        raise ValueError(
-            f"{name} is {value!r}: expected a timedelta of more than 0 and at most "
-            f"timedelta(days={days})."
-        )
 
 
 class TriggerFlowOperator(FlowOperator["RunResult"]):
@@ -140,27 +134,16 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         self._are_files_given = files is not None
         self.on_unknown_start = on_unknown_start
         self._execution: TriggerExecution | None = None
-        self._trigger_failure = ""
         self._check_values()
 
     def _check_values(self) -> None:
         check_choice("on_unknown_start", self.on_unknown_start, "fail", "claim", "start_again")
         check_choice("on_run_failed", self.on_run_failed, "fail", "start_again")
-        if not isinstance(self.wait_for_completion, bool):
-            raise ValueError(
-                f"wait_for_completion is {self.wait_for_completion!r}: expected True or False."
-            )
-
-        if not isinstance(self.callback_input, str) or not self.callback_input.strip():
-            raise ValueError(
-                f"callback_input is {self.callback_input!r}: expected the name of an input."
-            )
-
-        _check_timeout("completion_timeout", self.completion_timeout, days=365)
+        check_wait(self.wait_for_completion, self.callback_input, self.completion_timeout)
         if self.heartbeat_timeout is not None:
-            _check_timeout("heartbeat_timeout", self.heartbeat_timeout, days=365)
+            check_timeout("heartbeat_timeout", self.heartbeat_timeout, days=365)
 
-        _check_timeout("claim_timeout", self.claim_timeout, days=1)  # it occupies a worker
+        check_timeout("claim_timeout", self.claim_timeout, days=1)  # it occupies a worker
         check_references(TriggerFlowOperator, self.inputs, self.files)
 
     @property
@@ -179,22 +162,6 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
     def _run_link(self) -> str | None:
         """The link of the button **Open run**, empty if there is none; None before it is known."""
         return self._execution.link if self._execution else None
-
-    def resume_execution(
-        self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
-    ) -> Any:
-        """
-        Continue a task that waits; where its trigger has failed or timed out, look at its run.
-
-        :param next_method: ``__fail__`` where it has
-        """
-        if next_method != "__fail__":
-            return super().resume_execution(next_method, next_kwargs, context)
-
-        failure = next_kwargs or {}
-        lines = [str(failure.get("error", "")), *(failure.get("traceback") or ())]
-        self._trigger_failure = lines[-1].strip() or "unknown"
-        return self._execute(context, pushed="")
 
     def execute_complete(
         self,

@@ -13,7 +13,7 @@ import pytest
 from workflow_automation_provider.exceptions import NotSentError
 from workflow_automation_provider.hooks.mailbox import open_mailbox
 from workflow_automation_provider.triggers import mailbox as triggers
-from workflow_automation_provider.triggers.mailbox import MailboxTrigger
+from workflow_automation_provider.triggers.mailbox import MailboxFolderTrigger, MailboxTrigger
 
 
 def in_seconds(seconds):
@@ -64,6 +64,53 @@ def test_is_made_again_from_what_airflow_stores(url):
     assert MailboxTrigger(**kwargs).serialize() == (path, kwargs)
     # Another version may have stored more.
     assert MailboxTrigger(**kwargs, more=1).serialize() == (path, kwargs)
+
+
+# Of a batch ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path.as_uri()
+
+
+def of_batch(folder, *, left=600, seen=0, awaited):
+    return MailboxFolderTrigger(folder, in_seconds(left), interval=0.05, seen=seen, awaited=awaited)
+
+
+def test_ends_once_all_runs_have_ended(folder, tmp_path):
+    """What has another name is no end."""
+    for name in ("0.json", ".mailbox", "1.json.123", "01.json"):
+        (tmp_path / name).touch()
+    threading.Timer(0.3, (tmp_path / "12.json").touch).start()
+    began = time.monotonic()
+    assert run(of_batch(folder, awaited=2)) == [{}]
+    assert time.monotonic() - began >= 0.3
+
+
+@pytest.mark.parametrize(("seen", "ends_at"), [(0, 0.3), (1, 1.0)])
+def test_ends_for_news_after_a_while_only(folder, tmp_path, monkeypatch, seen, ends_at):
+    monkeypatch.setattr(triggers, "_NEWS_INTERVAL", 0.3)
+    (tmp_path / "0.json").touch()
+    began = time.monotonic()
+    assert run(of_batch(folder, left=1.0, seen=seen, awaited=2)) == [{}]
+    assert time.monotonic() - began >= ends_at
+
+
+def test_that_of_a_batch_is_made_again_from_what_airflow_stores(folder):
+    path, kwargs = of_batch(folder, seen=3, awaited=5).serialize()
+    assert path == f"{MailboxFolderTrigger.__module__}.{MailboxFolderTrigger.__qualname__}"
+    assert MailboxFolderTrigger(**kwargs, more=1).serialize() == (path, kwargs)
+
+
+def test_lists_a_folder_of_a_store(bucket, tmp_path):
+    """Also with more objects than a page has."""
+    for n in range(1001):
+        bucket.write(f"ends/a/{n}.json", b"{}")
+    assert run(of_batch(bucket.url("ends/a"), awaited=1001)) == [{}]
+
+
+# Stores -------------------------------------------------------------------------------------------
 
 
 class Store:

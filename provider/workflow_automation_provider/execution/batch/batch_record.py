@@ -12,6 +12,9 @@ however late, undoes nothing. Each entry contains, besides what tells a retry fr
 - ``results``: the results of items that this or an earlier entry opened, by index
 - ``counts``: how many items of the whole batch had which result by then, how many were
   ``in_flight``, ``conn_id``, ``flow_id`` and ``output_path``: for the page **Flow runs**
+- ``folder`` and ``until``, if the batch waits: where its runs write their ends, and how long it
+  waits. They are in each entry, so that no try can miss them and choose others
+- ``ended``, if the batch waits: how many runs had ended by then
 
 Results of more than :data:`_MAX_ENTRY_BYTES` bytes are written in several entries, before the next
 items are opened. So an entry stays well below the 64 KiB that Airflow warns of
@@ -45,6 +48,8 @@ BATCH = "workflow_automation_batch"
 
 _MAX_ENTRY_BYTES = 16 * 1024
 
+_TARGET = ("conn_id", "flow_id", "output_path")
+
 
 class BatchRecord(TaskRecord):
     """
@@ -55,14 +60,24 @@ class BatchRecord(TaskRecord):
 
     was_cleared = False
     """Whether there are entries from before a Clear."""
+    has_opened = False
+    """Whether an earlier try has opened items, since the last Clear."""
+    folder = ""
+    """URL of the folder to which runs write their ends, empty if the batch does not wait."""
+    until: datetime
+    """How long the batch waits for them."""
+    total = 0
+    """How many items there were, as recorded."""
     target: Mapping[str, str | None] = {}
-    """The ``conn_id`` and ``flow_id``, for the page **Flow runs**."""
+    """The ``conn_id``, ``flow_id`` and ``output_path``, for the page **Flow runs**."""
 
     def __init__(self, context: Context, *, start_again: bool = False) -> None:
         super().__init__(context)
         self.start_again = start_again
         self.results = Results()
-        self._number_of_entries = 0
+        self.number_of_entries = 0
+        """How many there are, also from before a Clear."""
+        self._ended: int | None = None
         self._is_read = False
         # By index; empty for an item that is not known yet.
         self._digests: list[bytes] = []
@@ -82,25 +97,46 @@ class BatchRecord(TaskRecord):
     @property
     def last_key(self) -> str:
         """The key of the last entry."""
-        return _key(max(self._number_of_entries - 1, 0))
+        return _key(max(self.number_of_entries - 1, 0))
 
     def read(self) -> None:
-        """Read what earlier tries wrote since the last Clear, before anything is written."""
-        entry = self.find(_key(self._number_of_entries))
+        """
+        Read what earlier tries wrote since the last Clear, before anything is written.
+
+        A read may find nothing where there is something: the end is where two passes find it, with
+        a probe between.
+        """
+        self._read_on()
+        if self.may_have_entries:
+            number = None
+            while number != self.number_of_entries:
+                number = self.number_of_entries
+                self.probe()
+                self._read_on()
+
+        self._is_read = True
+
+    def _read_on(self) -> None:
+        entry = self.get(_key(self.number_of_entries))
         while entry:
             # Also past a Clear, so that no entry is ever rewritten.
-            self._number_of_entries += 1
+            self.number_of_entries += 1
             if entry["max_tries"] == self._ti.max_tries:
                 self._take(entry)
             else:
                 self.was_cleared = True
 
-            entry = self.find(_key(self._number_of_entries))
-
-        self._is_read = True
+            entry = self.get(_key(self.number_of_entries))
 
     def _take(self, entry: Mapping[str, Any]) -> None:
         """Keep what an entry of an earlier try contains."""
+        self.has_opened = True
+        self.target = {name: entry[name] for name in _TARGET if name in entry}
+        self._ended = entry.get("ended")
+        self.total = entry["counts"]["total"]
+        if "folder" in entry:
+            self.folder = entry["folder"]
+            self.until = datetime.fromisoformat(entry["until"])
         why = (
             f"Try {entry['try_number']} ended before its outcome was known, "
             f"at {entry['at']} or later."
@@ -143,6 +179,12 @@ class BatchRecord(TaskRecord):
         if opened or last:
             self._write_entry(opened, last, in_flight)
 
+    def write_ended(self, number: int) -> None:
+        """Record how many runs have ended, for the page **Flow runs**."""
+        if number != self._ended:
+            self._ended = number
+            self._write_entry((), {}, ())
+
     def _parts(self, results: Sequence[BatchItem]) -> list[dict[str, Any]]:
         """Return results by index, in parts that each fit into an entry; at least one part."""
         parts: list[dict[str, Any]] = [{}]
@@ -177,10 +219,16 @@ class BatchRecord(TaskRecord):
             "in_flight": len(uncounted),
             **self.target,
         }
-        self.set(_key(self._number_of_entries), entry)
+        if self.folder:
+            entry["folder"] = self.folder
+            entry["until"] = self.until.isoformat()
+        if self._ended is not None:
+            entry["ended"] = self._ended
+
+        self.set(_key(self.number_of_entries), entry)
         # Only now, because reading ends where a number is missing. After an interruption, the whole
         # write is repeated under the same number.
-        self._number_of_entries += 1
+        self.number_of_entries += 1
 
     # Items ----------------------------------------------------------------------------------------
 

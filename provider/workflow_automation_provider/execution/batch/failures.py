@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from workflow_automation_provider.exceptions import (
     BusyError,
     Code,
+    InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
     RejectedError,
@@ -31,7 +32,7 @@ def status_of(error: WorkflowAutomationError) -> ItemStatus:
         return "not started" if is_about_all else "rejected"
     if isinstance(error, UnidentifiedError):
         return "unidentified"
-    if isinstance(error, BusyError | NotSentError):
+    if isinstance(error, BusyError | NotSentError | InvalidRequestError):
         return "not started"
     return "unknown"
 

@@ -6,15 +6,28 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, cast
 
 from workflow_automation_provider.exceptions import OutcomeUnknownError
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Run
 
-ItemStatus = Literal["started", "unidentified", "rejected", "unknown", "not started"]
-"""The status of an item's result."""
+ItemStatus = Literal[
+    "started",
+    "unidentified",
+    "rejected",
+    "unknown",
+    "not started",
+    "success",
+    "failed",
+    "overdue",
+]
+"""The status of an item's result; the last three only if the batch waits."""
+
+_ENDS: tuple[Literal["success", "failed", "overdue"], ...] = ("success", "failed", "overdue")
+
+_BULK = ("key", "result", "message")
 
 # How much is kept of a response without run_id, in characters: it may have up to 1 MiB.
 _MAX_RESPONSE = 2000
@@ -37,8 +50,12 @@ class BatchItem(TypedDict, total=False):
     """The flow; missing if only the API key identifies it."""
     response: Any
     """The service's whole JSON response, only if it has no ``run_id``."""
+    result: Any
+    """What the flow returned, only if the batch waits."""
+    message: str
+    """What the flow said at its end, only if the batch waits."""
     why: str
-    """Why no run is known."""
+    """Why no run is known, or why the run failed."""
 
 
 class BatchCounts(TypedDict):
@@ -47,13 +64,19 @@ class BatchCounts(TypedDict):
     total: int
     """All items."""
     started: int
-    """Items whose run was started."""
+    """Items whose run was started; if the batch waits, those of them that have no other status."""
     rejected: int
     """Items that the service rejected."""
     unknown: int
     """Items whose run may have been started, or was started but cannot be identified."""
     remaining: int
     """Items that were not started."""
+    success: NotRequired[int]
+    """Items whose run succeeded, only if the batch waits."""
+    failed: NotRequired[int]
+    """Items whose run failed, only if the batch waits."""
+    overdue: NotRequired[int]
+    """Items whose run has not ended in time, only if the batch waits."""
 
 
 class BatchSummary(BatchCounts):
@@ -69,6 +92,8 @@ class Results:
     def __init__(self) -> None:
         self.total = 0
         """How many items there are, 0 until that is known."""
+        self.are_settled = False
+        """Whether they are the ends of runs, not only their starts."""
         self.keys: dict[int, str] = {}
         """By index; empty if the batch has none."""
         # JSON, which takes a fifth of the memory of dicts; empty for an item without a result.
@@ -105,13 +130,25 @@ class Results:
         started = self._by_status["started"]
         rejected = self._by_status["rejected"]
         unknown = self._by_status["unknown"] + self._by_status["unidentified"]
-        return {
+        counts: BatchCounts = {
             "total": self.total,
             "started": started,
             "rejected": rejected,
             "unknown": unknown,
             "remaining": self.total - started - rejected - unknown,
         }
+        if self.are_settled:
+            for status in _ENDS:
+                counts[status] = self._by_status[status]
+                counts["remaining"] -= self._by_status[status]
+
+        return counts
+
+    def with_run(self) -> Iterator[int]:
+        """Yield the indexes of the items that have started a run, or may have."""
+        for index in range(len(self._results)):
+            if self.status(index) in ("started", "unknown", "unidentified"):
+                yield index
 
     def beyond(self, number: int) -> Iterator[int]:
         """Yield the indexes after the first ``number`` items, as far as there are results."""
@@ -160,6 +197,12 @@ class Results:
             earlier["why"] = OutcomeUnknownError(both).reason  # in one line, and cut
 
         return earlier
+
+
+def without_bulk(item: BatchItem) -> BatchItem:
+    """Return what is kept of an item that is written to the output: a result may have 64 KiB."""
+    kept = {name: value for name, value in item.items() if name not in _BULK}
+    return cast("BatchItem", kept)
 
 
 def started(index: int, run: Run) -> BatchItem:

@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.client.files import reason
 from workflow_automation_provider.client.redaction import without_credentials
-from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.exceptions import (
+    FileUnavailableError,
+    InvalidRequestError,
+    WorkflowAutomationError,
+)
 from workflow_automation_provider.execution.batch.location import Location, locate, shown_path
 from workflow_automation_provider.hooks.writing import check_writable, write_whole
 
@@ -77,6 +81,8 @@ class OutputFile:
                 file.writelines(json.dumps(item).encode() + b"\n" for item in items)
                 file.flush()
                 write_whole(location.fs, location.key, file.name)
+        except WorkflowAutomationError:  # of the items
+            raise
         except Exception as error:  # object stores raise all kinds of exceptions
             raise self._unavailable(error) from None
 

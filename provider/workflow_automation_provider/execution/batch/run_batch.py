@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Literal, cast
+
+from airflow.providers.common.compat.sdk import TaskDeferred
 
 from workflow_automation_provider.client.redaction import without_credentials
 from workflow_automation_provider.exceptions import (
@@ -24,8 +26,10 @@ from workflow_automation_provider.exceptions import (
     Code,
     NotSentError,
     OutcomeUnknownError,
+    UnidentifiedError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.batch.ends import BatchEnds, WaitOptions
 from workflow_automation_provider.execution.batch.output import OutputFile, OutputUnavailableError
 from workflow_automation_provider.execution.batch.progress import Progress
 from workflow_automation_provider.execution.batch.source import BatchSource
@@ -40,7 +44,7 @@ from workflow_automation_provider.execution.batch.threads import BatchThreads, J
 from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperator, Context
 
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.batch.batch_record import BatchRecord
@@ -81,6 +85,7 @@ class BatchExecution:
     :param fails_if_rejected: whether the batch fails if the service rejected items
     :param output_path: where to write the results; None to return them
     :param key: the name of the input by which people recognize an item, None for none
+    :param wait: how it waits for the ends of its runs
     :raises InvalidRequestError: if it cannot be a batch
     """
 
@@ -98,6 +103,7 @@ class BatchExecution:
         fails_if_rejected: bool,
         output_path: str | None,
         key: str | None,
+        wait: WaitOptions,
     ) -> None:
         self._record = record
         self._results = record.results
@@ -108,12 +114,20 @@ class BatchExecution:
         self._fails_if_rejected = fails_if_rejected
         self._output = OutputFile(output_path) if output_path else None
         self._source = BatchSource(
-            batch, flow_id, key, redact=lambda text: hook.get_conn().redact(text)
+            batch,
+            flow_id,
+            key,
+            redact=lambda text: hook.get_conn().redact(text),
         )
+        self._wait = wait
+        self._trigger_failure = ""
+        self._ends = BatchEnds(record, hook, retrier, wait, max_concurrency)
+        self._context = context
         self._threads = BatchThreads(
             hook,
             retrier,
             record.results,
+            self._inputs_of,
             max_concurrency=max_concurrency,
             max_per_second=max_starts_per_second,
         )
@@ -132,16 +146,35 @@ class BatchExecution:
         :raises WorkflowAutomationError: if runs were not started, or it is unknown whether they
             were
         """
+        return self._reported(self._check_and_start)
+
+    def resume(self, entries: int, trigger_failure: str) -> list[BatchItem] | BatchSummary:
+        """
+        Go on with the wait of a batch whose items were all sent: nothing is read or sent again.
+
+        :param entries: how many entries there are at least
+        :param trigger_failure: why the trigger has failed, empty if it has not
+        :return: as :meth:`start` does
+        :raises WorkflowAutomationError: if runs failed, or have not ended in time
+        """
+        self._trigger_failure = trigger_failure
+        return self._reported(lambda: self._check_recorded(entries))
+
+    def _reported(self, start: Callable[[], None]) -> list[BatchItem] | BatchSummary:
+        """Start the batch, and finish it; what ends it tells what is known of its runs."""
         try:
-            self._check_and_start()
+            start()
             return self._finish()
         except WorkflowAutomationError as error:
             raise self._with_results(error) from error.__cause__
         except Exception as error:
             raise self._with_results(self._interrupted(error)) from error
+        except TaskDeferred:
+            raise
         except BaseException:
-            if not self._is_continued:
-                self._write_output(is_retried=False)
+            # Of a run that has ended, its result may not be known yet.
+            if not self._is_continued and not self._results.are_settled:
+                self._write_output(self._items(), is_retried=False)
 
             counts = counts_text(self._results.counts)
             self._log.warning("%s %s", counts, where_runs_are(self._record, self._written_output))
@@ -154,8 +187,32 @@ class BatchExecution:
             template = self._hook.prepare_trigger({}, self._flow_id)
         if self._output:
             self._output.check(self._source)
+        if template and self._ends.are_awaited:
+            self._ends.prepare()
         if template:
             self._start_items(number_to_send, template)
+
+    def _check_recorded(self, entries: int) -> None:
+        """
+        Read what earlier tries recorded of a batch that waits.
+
+        :raises UnidentifiedError: if some of that is not there: nothing is sent again
+        """
+        self._record.read()
+        number = self._record.number_of_entries
+        if number < entries or not self._record.folder:
+            raise UnidentifiedError(
+                f"Of the {entries} entries that the task had of its batch when it began to wait, "
+                f"{number} are in Airflow's task state store."
+            )
+
+        self._results.total = self._record.total
+        if self._output:
+            self._output.is_checked = True
+
+    def _inputs_of(self, item: Item) -> bytes:
+        """Return what is sent for an item: what is recorded of it is what the user gave."""
+        return self._ends.inputs_of(item) if self._record.folder else item.inputs
 
     def _check_items(self) -> int:
         """
@@ -164,6 +221,8 @@ class BatchExecution:
         :raises WorkflowAutomationError: if an item cannot be sent, or has changed
         """
         self._record.read()
+        if self._ends.are_awaited:
+            self._source.reserved = self._wait.callback_input
         if self._source.key is not None:
             self._hook.get_conn()  # each key is searched for secrets
 
@@ -380,26 +439,73 @@ class BatchExecution:
         Write the output file, unless a later try does, and return the results.
 
         :raises WorkflowAutomationError: why the batch was stopped, or else the worst of its results
+        :raises TaskDeferred: Airflow's signal to suspend the task
         """
         self._progress.show()
-        error = self._threads.stopped_by
-        if error is None:
-            error = worst_result(self._results, fails_if_rejected=self._fails_if_rejected)
+        error, items = self._threads.stopped_by, self._items()
+        if error is None and self._ends.are_awaited:
+            error, items = self._await_ends(items)
+        elif error is None:
+            error = self._worst_result()
 
         # Not if the next try writes it: that may be running already, and starts further items.
-        is_left_to_next_try = self._is_continued and self._is_retried(error)
-        if not is_left_to_next_try:
-            # A retry starts nothing again, and writes the file.
-            failure = self._write_output(is_retried=error is None and self._is_continued)
-            error = error or failure
-
-        if error:
+        if error and self._is_continued and self._is_retried(error):
             raise error
 
-        if self._output:
-            return {"path": self._output.path, **self._results.counts}
+        # A retry starts nothing again, and writes the file.
+        is_retried = error is None and self._is_continued
+        found, failure = self._written(items, is_retried=is_retried)
+        # Of a batch that waits, it is known only now.
+        error = error or failure or self._worst_result()
+        if error:
+            self._push(found)
+            raise error
 
-        return list(self._items())
+        return found
+
+    def _await_ends(
+        self, items: Iterator[BatchItem]
+    ) -> tuple[WorkflowAutomationError | None, Iterator[BatchItem]]:
+        """
+        Wait for the ends of the runs.
+
+        :return: why that failed, and the items, with the ends if it did not
+        :raises TaskDeferred: Airflow's signal to suspend the task
+        """
+        try:
+            ended = self._ends.wait(self._trigger_failure)
+        except WorkflowAutomationError as error:
+            return error, items
+
+        self._results.are_settled = True
+        return None, self._ends.settled(items, ended)
+
+    def _written(
+        self, items: Iterator[BatchItem], *, is_retried: bool
+    ) -> tuple[list[BatchItem] | BatchSummary, WorkflowAutomationError | None]:
+        """Return what the task returns, and why the output file could not be written."""
+        if self._output is None:
+            return list(items), None
+
+        failure = self._write_output(items, is_retried=is_retried)
+        return {"path": self._output.path, **self._results.counts}, failure
+
+    def _push(self, found: list[BatchItem] | BatchSummary) -> None:
+        """Push what a task returns that fails: a person may mark it as success."""
+        task = cast("BaseOperator", self._context["task"])
+        if self._written_output is None or not task.do_xcom_push:
+            return
+        try:
+            self._context["ti"].xcom_push(key="return_value", value=found)
+        except Exception:
+            self._log.warning("The counts could not be pushed as an XCom.", exc_info=True)
+
+    def _worst_result(self) -> WorkflowAutomationError | None:
+        return worst_result(
+            self._results,
+            fails_if_rejected=self._fails_if_rejected,
+            fails_if_run_failed=self._wait.fails_if_run_failed,
+        )
 
     @property
     def _is_continued(self) -> bool:
@@ -414,17 +520,20 @@ class BatchExecution:
             return self._record.start_again
         return isinstance(error, (*LEFT_TO_AIRFLOW, BatchInterruptedError))
 
-    def _write_output(self, *, is_retried: bool) -> WorkflowAutomationError | None:
+    def _write_output(
+        self, items: Iterator[BatchItem], *, is_retried: bool
+    ) -> WorkflowAutomationError | None:
         """
         Write the output file, if the check found it writable; return why that fails.
 
+        :param items: the results
         :param is_retried: whether Airflow retries the task if that fails
         """
         if self._output is None or not self._output.is_checked:
             return None
 
         try:
-            self._output.write(self._items())
+            self._output.write(items)
         except OutputUnavailableError as failure:
             if is_retried:
                 return failure
@@ -443,7 +552,16 @@ class BatchExecution:
             if item["status"] == "started" and self._flow_id is not None:
                 # So that an upload can be mapped over the items.
                 item["flow_id"] = self._flow_id
-            yield item
+            yield self._with_place(item)
+
+    def _with_place(self, item: BatchItem) -> BatchItem:
+        """Return an item with where its run writes its end, if the task does not await that."""
+        may_run = item["status"] in ("started", "unknown", "unidentified")
+        if not may_run or not self._record.folder or self._results.are_settled:
+            return item
+
+        place = f"Its run writes its end to {self._ends.url_of(item['index'])}."
+        return {**item, "why": f"{item.get('why', '')} {place}".strip()}
 
     def _with_results(self, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return an error with what this and earlier tries did, and where the results are."""

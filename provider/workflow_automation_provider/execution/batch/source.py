@@ -97,6 +97,8 @@ class BatchSource:
         redact: Callable[[str], str] = str,
     ) -> None:
         self.key = key
+        self.reserved: str | None = None
+        """The name of the input for a run's URL, None if the runs get none."""
         self._batch: Any = batch
         self._prefix = f"{flow_id} ".encode(errors="surrogatepass")
         self._redact = redact
@@ -202,6 +204,12 @@ class BatchSource:
         return self._item(index, label, inputs, line.strip())
 
     def _item(self, index: int, label: str, inputs: Mapping[str, Any], encoded: bytes) -> Item:
+        if self.reserved in inputs:
+            raise InvalidRequestError(
+                f"{label} already has {self.reserved!r}, the name of the callback URL: pass "
+                "another callback_input."
+            )
+
         digest = hashlib.sha256(self._prefix + encoded).digest()[:DIGEST_BYTES]
         return Item(index, encoded, digest, label, self._key_of(label, inputs))
 

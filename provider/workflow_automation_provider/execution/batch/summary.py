@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.client.redaction import without_credentials
@@ -13,6 +13,7 @@ from workflow_automation_provider.exceptions import (
     Accepted,
     OutcomeUnknownError,
     RejectedError,
+    RunFailedError,
     UnidentifiedError,
     WorkflowAutomationError,
 )
@@ -48,7 +49,11 @@ def with_results(
     if is_in_doubt:
         look = "Look in the workflow's list of runs."
 
-    lines = [_table(record.results), error.next_step, look, where_runs_are(record, output_path)]
+    where = where_runs_are(record, output_path)
+    if record.folder and where and not record.results.are_settled:
+        where += f"\nThe runs write their ends to {record.folder}, each by its index."
+
+    lines = [_table(record.results), error.next_step, look, where]
     return error.with_facts(
         accepted=_accepted(error, record),
         consequence=_consequence(error, record),
@@ -61,7 +66,7 @@ def _accepted(error: WorkflowAutomationError, record: BatchRecord) -> Accepted:
     if isinstance(error, OutcomeUnknownError):
         return error.accepted
     results = record.results
-    if results.number_of("started") or results.number_of("unidentified"):
+    if results.number_of("started") or results.number_of("unidentified") or results.are_settled:
         return Accepted.YES
     if results.number_of("unknown") or record.is_unread:
         return Accepted.MAYBE
@@ -110,28 +115,33 @@ def where_runs_are(record: BatchRecord, output_path: str | None = None) -> str:
     return f"The runs are in the task's state store ({keys}), or else in the log."
 
 
-def worst_result(results: Results, *, fails_if_rejected: bool) -> WorkflowAutomationError | None:
+def worst_result(
+    results: Results, *, fails_if_rejected: bool, fails_if_run_failed: bool = True
+) -> WorkflowAutomationError | None:
     """Return the error for the worst results of items, None if there are none."""
     unknown = results.number_of("unknown")
-    if unknown == 1:
-        return OutcomeUnknownError("It is unknown whether the run of 1 item was started.")
     if unknown:
-        return OutcomeUnknownError(f"It is unknown whether runs of {unknown} items were started.")
+        what = f"It is unknown whether a run was started for {_items(unknown)}."
+        return OutcomeUnknownError(what)
 
     unidentified = results.number_of("unidentified")
-    if unidentified == 1:
-        return UnidentifiedError("The run of 1 item was started, but its id is unknown.")
     if unidentified:
-        return UnidentifiedError(
-            f"Runs of {unidentified} items were started, but their ids are unknown."
-        )
+        what = f"A run was started for {_items(unidentified)}, but its id is unknown."
+        return UnidentifiedError(what)
+
+    failed, overdue = results.number_of("failed"), results.number_of("overdue")
+    if fails_if_run_failed and failed + overdue:
+        return RunFailedError(f"Of the runs, {failed} failed, and {overdue} are overdue.")
 
     rejected = results.number_of("rejected")
     if rejected and fails_if_rejected:
-        items = "1 item" if rejected == 1 else f"{rejected} items"
-        return RejectedError(f"The service rejected {items}.")
+        return RejectedError(f"The service rejected {_items(rejected)}.")
 
     return None
+
+
+def _items(number: int) -> str:
+    return "1 item" if number == 1 else f"{number} items"
 
 
 def log_runs(log: Logger, results: Results, items: Iterable[BatchItem]) -> None:
@@ -165,7 +175,7 @@ def _table(results: Results) -> str:
     rows = []
     number = 0
     for item in results.in_order():
-        if item["status"] in ("started", "not started"):
+        if item["status"] in ("started", "success", "not started"):
             continue
 
         number += 1
@@ -194,6 +204,10 @@ def counts_text(counts: BatchCounts) -> str:
 
 
 def _results_text(counts: BatchCounts) -> str:
-    return (
-        f"{counts['started']} started, {counts['rejected']} rejected, {counts['unknown']} unknown"
-    )
+    names = ["started", "rejected", "unknown"]
+    if "success" in counts:
+        names = ["success", "failed", "overdue", "rejected", "unknown"]
+        if counts["started"]:  # whose ends are not read yet
+            names.insert(0, "started")
+    numbers: dict[str, Any] = {**counts}
+    return ", ".join(f"{numbers[name]} {name}" for name in names)

@@ -58,6 +58,7 @@ class BatchThreads:
     :param hook: sends the requests
     :param retrier: how long the service may be busy or unreachable
     :param results: the results of earlier tries
+    :param inputs_of: returns the inputs that are sent for an item, encoded
     :param max_concurrency: how many requests are sent at a time
     :param max_per_second: the most requests to send in a second, None for no limit
     """
@@ -67,6 +68,7 @@ class BatchThreads:
         hook: WorkflowAutomationHook,
         retrier: SendRetrier,
         results: Results,
+        inputs_of: Callable[[Item], bytes],
         *,
         max_concurrency: int,
         max_per_second: float | None,
@@ -76,6 +78,7 @@ class BatchThreads:
         self._hook = hook
         self._task_retrier = retrier
         self._results = results
+        self._inputs_of = inputs_of
         self._max_concurrency = max_concurrency
         self._streak = FailureStreak(max_concurrency)
         self._stop_lock = Lock()
@@ -159,10 +162,10 @@ class BatchThreads:
 
     def _send(self, job: Job, template: Request) -> Run:
         """Send an item until the service has acted on it."""
-        request = with_inputs(template, job.item.inputs)
 
         def send() -> Run:
-            # First, so that an interruption cannot miss it.
+            request = with_inputs(template, self._inputs_of(job.item))
+            # Before it is sent, so that an interruption cannot miss it.
             job.may_be_sent = True
             try:
                 if self._is_over():

@@ -75,11 +75,6 @@ class StartRecord(TaskRecord):
         """The number of this try, from 1."""
         return int(self._ti.try_number)
 
-    @property
-    def max_tries(self) -> int:
-        """The number of the last try that Airflow may retry, which a Clear changes."""
-        return int(self._ti.max_tries)
-
     # Read ---------------------------------------------------------------------------------------
 
     def last_start(self) -> KnownStart | None:

@@ -86,6 +86,11 @@ class TaskRecord:
         self._store: Any = context["task_state_store"] if self.outlives_try else _TryStore()
 
     @property
+    def max_tries(self) -> int:
+        """The number of the last try that Airflow may retry, which a Clear changes."""
+        return int(self._ti.max_tries)
+
+    @property
     def is_last_try(self) -> bool:
         """Whether Airflow has no retries left after this try."""
         return not has_retries_left(self._ti)
@@ -138,6 +143,29 @@ class TaskRecord:
     def delete(self, key: str) -> None:
         """Delete an entry."""
         self._store.delete(key)
+
+    def check_lasting(self, why: str) -> None:
+        """
+        Check that the entries are there for as long as the task is.
+
+        :param why: the argument for which they must be
+        :raises InvalidRequestError: if they are not
+        """
+        if not self.outlives_try:
+            raise InvalidRequestError(
+                f"{why} needs Airflow 3.3 or newer, which can suspend a task and keeps its state.",
+                next_step=f"Upgrade Airflow, or leave {why} out.",
+            )
+
+        name = unsupported_setting()
+        if not name and conf.get("workers", "state_store_backend", fallback=""):
+            name = "[workers] state_store_backend"
+        if name:
+            raise InvalidRequestError(
+                f"{why} needs the task's state in Airflow's database for as long as the task is "
+                f"there, and {name} is set.",
+                next_step=f"Leave {name} unset, or leave {why} out.",
+            )
 
     def probe(self) -> None:
         """

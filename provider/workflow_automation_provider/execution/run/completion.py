@@ -22,7 +22,6 @@ is then deferred to a trigger, which looks for the object.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -45,6 +44,8 @@ from workflow_automation_provider.execution.run.settlement import POLL_INTERVAL
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from airflow.sdk.types import Logger
+
     from workflow_automation_provider.client.redaction import Redactor
     from workflow_automation_provider.execution.record.entries import End, RunResult, Start
     from workflow_automation_provider.execution.record.start_decision import (
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         StartOptions,
     )
     from workflow_automation_provider.execution.record.start_record import StartRecord
+    from workflow_automation_provider.execution.record.state_store import TaskRecord
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.run.xcoms import RunXComs
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
 _SLEEP_FACTOR = 3
 _MAX_SLEEP = timedelta(hours=1)
 
-_TRIGGERER_MARGIN = timedelta(minutes=10)
+TRIGGERER_MARGIN = timedelta(minutes=10)
 
 
 class CompletionWait:
@@ -175,11 +177,7 @@ class CompletionWait:
         failure = self._options.trigger_failure
         if failure == "Trigger timeout":
             return self._overdue(facts)
-        return ConnectionUnusableError(
-            f"The trigger that looks for the end of the run has failed: {one_line(failure)}",
-            next_step="Look at the log of Airflow's triggerer.",
-            **self._ids(facts),
-        )
+        return trigger_failed(failure).with_facts(**self._ids(facts))
 
     def _timed_out(self, facts: KnownStart) -> RunTimeoutError:
         """Return the error for a run that is overdue, or silent."""
@@ -218,11 +216,8 @@ class CompletionWait:
     # Suspend ------------------------------------------------------------------------------------
 
     def _suspend(self, facts: KnownStart, left: timedelta) -> NoReturn:
-        if not self._options.is_resumed and self._record.max_tries == 0:
-            self._log.warning(
-                "The task waits without retries: if anything fails while it looks at its run, it "
-                "fails for good, whatever becomes of the run. Set retries=1 or more."
-            )
+        if not self._options.is_resumed:
+            warn_without_retries(self._record, self._log)
 
         redactor = self._redactor_or_none(facts)
         run = facts.run(redactor)
@@ -262,7 +257,7 @@ class CompletionWait:
             method_name="execute_complete",
             kwargs={"pushed": self._xcoms.pushed},
             # The trigger ends before that, unless there is no triggerer.
-            timeout=left + _TRIGGERER_MARGIN,
+            timeout=left + TRIGGERER_MARGIN,
         )
 
     # The end ------------------------------------------------------------------------------------
@@ -295,7 +290,7 @@ class CompletionWait:
             )
 
         message = redactor.text(end.message or "")
-        result = _redacted(end.result, redactor)
+        result = redactor.value(end.result)
         if result is not end.result:
             self._log.warning("The result is %s", result)
 
@@ -382,6 +377,23 @@ def _last_step_text(start: Start) -> str:
     )
 
 
+def warn_without_retries(record: TaskRecord, log: Logger) -> None:
+    """Log a warning if a task that begins to wait has no retries."""
+    if record.max_tries == 0:
+        log.warning(
+            "The task waits without retries: if anything fails while it looks at its run, it "
+            "fails for good, whatever becomes of the run. Set retries=1 or more."
+        )
+
+
+def trigger_failed(why: str) -> WorkflowAutomationError:
+    """Return the error for a task whose trigger has failed."""
+    return ConnectionUnusableError(
+        f"The trigger that looks for the end of the run has failed: {one_line(why)}",
+        next_step="Look at the log of Airflow's triggerer.",
+    )
+
+
 def is_supervised() -> bool:
     """
     Return whether Airflow runs this task in a process of its own.
@@ -409,10 +421,3 @@ def usable_connection(what: str) -> Iterator[None]:
         raise ConnectionUnusableError(
             f"{what}, but the connection cannot be used: {why}"
         ) from error
-
-
-def _redacted(value: Any, redactor: Redactor) -> Any:
-    """Return a value from the flow, or a note if it reveals a secret."""
-    text = value if isinstance(value, str) else json.dumps(value)
-    shown = redactor.text(text)
-    return value if shown == text else shown

@@ -16,13 +16,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from airflow.configuration import conf
 from airflow.sdk.log import mask_secret
 
-from workflow_automation_provider.client.protocol import is_loopback, origin_of
-from workflow_automation_provider.client.setting_kinds import MAILBOX_EXAMPLE, is_mailbox
+from workflow_automation_provider.client.protocol import origin_of
+from workflow_automation_provider.client.setting_kinds import is_mailbox
 from workflow_automation_provider.exceptions import (
     ConnectionUnusableError,
     InvalidRequestError,
@@ -30,7 +28,6 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.record.callback import digest_of, new_token
 from workflow_automation_provider.execution.record.start_record import StartRecord
-from workflow_automation_provider.execution.record.state_store import unsupported_setting
 from workflow_automation_provider.execution.run.callback_url import callback_url
 from workflow_automation_provider.execution.run.completion import CompletionWait, usable_connection
 from workflow_automation_provider.execution.run.mailbox import mailbox_of, read_end
@@ -60,14 +57,6 @@ def _other_connection(what: str) -> ConnectionUnusableError:
         f"{what}: its files are uploaded there.",
         next_step="Name the connection that started the run, or clear the task.",
     )
-
-
-def _unsupported_setting() -> str:
-    """Return the setting that keeps a task's entries out of the database; empty if none does."""
-    setting = unsupported_setting()
-    if not setting and conf.get("workers", "state_store_backend", fallback=""):
-        setting = "[workers] state_store_backend"
-    return setting
 
 
 class TriggerExecution:
@@ -127,7 +116,7 @@ class TriggerExecution:
         if run is not None:
             self._know(run)
         elif self._options.needs_url:
-            self._check_reachable(self._options.needs_url)
+            self._record.check_lasting(self._options.needs_url)
 
         return run
 
@@ -190,27 +179,6 @@ class TriggerExecution:
 
     # Start --------------------------------------------------------------------------------------
 
-    def _check_reachable(self, why: str) -> None:
-        """
-        Check that the run can call Airflow, before it is started.
-
-        :param why: the argument for which it must
-        :raises InvalidRequestError: if it cannot
-        """
-        if not self._record.outlives_try:
-            raise InvalidRequestError(
-                f"{why} needs Airflow 3.3 or newer, which can suspend a task and keeps its state.",
-                next_step=f"Upgrade Airflow, or leave {why} out.",
-            )
-
-        name = _unsupported_setting()
-        if name:
-            raise InvalidRequestError(
-                f"{why} needs the task's state in Airflow's database for as long as the task is "
-                f"there, and {name} is set.",
-                next_step=f"Leave {name} unset, or leave {why} out.",
-            )
-
     def _with_url(self, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, str]]:
         """
         Return inputs with a URL that has a new token, and what the start records of it.
@@ -256,18 +224,10 @@ class TriggerExecution:
                     next_step=f"Leave {argument} out, or set callback_base_url to Airflow's URL.",
                 )
 
-        service_url = self._hook.get_conn().base_url
-        service = urlsplit(service_url).hostname or ""
-        if folder.startswith("file:") and not is_loopback(service):
-            raise InvalidRequestError(
-                "The connection's callback_base_url is a folder of this machine, to which the "
-                "service cannot write: it is for the local service alone.",
-                next_step=f"Set it to a folder of an object store, such as {MAILBOX_EXAMPLE}.",
-            )
-
         name = mailbox_of(folder, token)
         mailbox = open_mailbox(name)
         lifetime = self._options.completion_timeout + MARGIN
+        service_url = self._hook.get_conn().base_url
         mailbox.check(lifetime, service_url, allow_http=self._hook.extra.allow_http)
         url = mailbox.sign(lifetime)
         for secret in secrets_of(url):

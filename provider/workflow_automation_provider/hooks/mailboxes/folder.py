@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -36,6 +37,11 @@ class FolderStore:
     def exists(self, key: str) -> bool:
         """Return whether there is such a file."""
         return Path(key).is_file()
+
+    def names(self, folder: str) -> Iterator[str]:
+        """Yield the names of a folder's files."""
+        for path in Path(folder).iterdir():
+            yield path.name
 
     def read(self, key: str, limit: int) -> Written | None:
         """Return a file."""

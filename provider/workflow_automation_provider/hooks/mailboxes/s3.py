@@ -86,6 +86,16 @@ class S3Store:
         """Return whether an object is there: a HEAD would not say whether it can be decrypted."""
         return self.read(key, 0) is not None
 
+    def names(self, folder: str) -> Iterator[str]:
+        """Yield the names of a folder's objects, by a request for each thousand."""
+        prefix = f"{folder}/"
+        with _asking():
+            client = self._opened().client
+            pages = client.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=self._bucket, Prefix=prefix):
+                for found in page.get("Contents", ()):
+                    yield found["Key"].removeprefix(prefix)
+
     def read(self, key: str, limit: int) -> Written | None:
         """Return an object."""
         with _asking():
@@ -231,7 +241,9 @@ def _asking() -> Iterator[None]:
 
         raise extra_missing("it") from None
 
-    names = [name for name in logging.root.manager.loggerDict if name.startswith("botocore.")]
+    # Another thread may make loggers meanwhile.
+    loggers = list(logging.root.manager.loggerDict)
+    names = [name for name in loggers if name.startswith("botocore.")]
     with quiet(names):
         try:
             yield

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -68,6 +68,9 @@ class Store(Protocol):
 
     def exists(self, key: str) -> bool:
         """Return whether an object is there, and can be read."""
+
+    def names(self, folder: str) -> Iterator[str]:
+        """Yield the names of a folder's objects, which need not be in order."""
 
     def read(self, key: str, limit: int) -> Written | None:
         """
