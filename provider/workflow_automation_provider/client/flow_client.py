@@ -212,7 +212,7 @@ class FlowClient:
             response = self._transport.send("HEAD", self.base_url, self._headers, (), progress)
         except Exception as error:
             came = what_came(error, progress, self._redactor)
-            hint = hint_for(error, progress, self._via)
+            hint = hint_for(error, progress, self.base_url, self._via)
             next_step = hint or "Check the connection's base URL."
             failure = NotSentError(f"{title}{self._via} got {came}.", next_step=next_step)
         else:

@@ -201,6 +201,20 @@ def check_no_operation(base_url: str) -> None:
         )
 
 
+def base_url_of(target: str, url: str) -> str:
+    """
+    Return the base URL of the operation that another URL is that of, empty if it is another one.
+
+    :param target: such as where a redirect leads to
+    :param url: that of a request
+    :raises ValueError: if the base URL cannot be used
+    """
+    path = _OPERATION_PATH.search(urlsplit(url).path)
+    if path is None or not target.endswith(path[0]):
+        return ""
+    return parse_base_url(target.removesuffix(path[0]))
+
+
 def origin_of(url: str) -> str:
     """Return the scheme, host and port of a URL, in one form however they are written."""
     parts = httpx.URL(url)

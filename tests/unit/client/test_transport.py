@@ -135,6 +135,7 @@ def test_service_hangs_up_in_the_middle_of_the_request(raw_server, attempt):
     server = raw_server(leave)
     failure = not_sent(attempt, client_of(server))
     assert failure.next_step.startswith(TOO_LARGE)
+    assert failure.next_step.endswith(OR_NO_TLS)
     assert len(server.requests) == 1
 
 
@@ -162,6 +163,16 @@ def test_plain_http_to_a_port_for_https(raw_server, released, start, value, firs
     with pytest.raises(NotSentError, match="alert of TLS") as caught:
         client.check()
     assert caught.value.next_step.endswith(OR_NO_TLS)
+
+
+@pytest.mark.parametrize("first", [b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"])
+def test_a_service_that_hangs_up_may_expect_tls(raw_server, start, first):
+    def answer(connection, server):
+        server.requests.append(read_request(connection))
+        connection.sendall(first)
+
+    failure = check(start.send(client_of(raw_server(answer))), OutcomeUnknownError)
+    assert failure.next_step.endswith(OR_NO_TLS) is (not first)
 
 
 @pytest.mark.parametrize(

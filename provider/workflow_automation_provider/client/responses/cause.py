@@ -34,7 +34,8 @@ _CA_BUNDLE = (
     "Check the connection's CA bundle, and that the base URL has the host name that the "
     "certificate is for."
 )
-_USE_HTTPS = "Check the connection's base URL: it must begin with https:// if the service uses TLS."
+USE_HTTPS = "Check the connection's base URL: it must begin with https:// if the service uses TLS."
+"""What to do if it seems that a request in plain http came to a port for https."""
 _NO_TLS = (
     "Check the connection's base URL: it must begin with http:// if the service does not use TLS."
 )
@@ -56,19 +57,17 @@ def describe(error: Exception, redact: Redactor) -> str:
     return f"{kind}: {text}" if text else kind
 
 
-def hint_for(error: Exception, progress: SendProgress, via: str) -> str:
+def hint_for(error: Exception, progress: SendProgress, url: str, via: str) -> str:
     """
     Return what to do about a request without a response, empty if there is nothing to do.
 
+    :param url: that of the request
     :param via: the proxy that was used, empty if there was none
     """
-    if isinstance(error, StoppedError):
-        return ""
-    if progress.begun:
-        is_cut_off = _is_of_network(error) and not progress.whole
-        return _TOO_LARGE if is_cut_off else ""
+    if progress.begun or isinstance(error, StoppedError):
+        return _hint_for_begun(error, progress, url)
     if progress.head.startswith(TLS_ALERT):
-        return _USE_HTTPS
+        return USE_HTTPS
     if is_refusal_of_client(error):
         return _CLIENT_CERT
     if rejects_form(error):
@@ -89,6 +88,22 @@ def hint_for(error: Exception, progress: SendProgress, via: str) -> str:
         )
 
     return "Check that the service is up, and the connection's base URL."
+
+
+def _hint_for_begun(error: Exception, progress: SendProgress, url: str) -> str:
+    """Return what to do about a request of which a part was sent, or all."""
+    if not _is_of_network(error):
+        return ""
+
+    hints = []
+    if not progress.whole:
+        hints.append(_TOO_LARGE)
+
+    has_hung_up = not progress.head and not isinstance(error, httpcore.TimeoutException)
+    if has_hung_up and url.startswith("http:"):
+        hints.append(USE_HTTPS)
+
+    return " ".join(hints)
 
 
 def _is_of_network(error: Exception) -> bool:

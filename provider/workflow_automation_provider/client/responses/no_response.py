@@ -39,7 +39,7 @@ def error_without_response(
     instead = what_came(error, progress, redact)
     status = _status_in(progress.head)
     if progress.whole:
-        hint = hint_for(error, progress, via)
+        hint = hint_for(error, progress, request.url, via)
         return unknown_outcome(request, instead, status=status, next_step=hint)
 
     is_trigger = request.operation is not Operation.UPLOAD
@@ -56,7 +56,7 @@ def error_without_response(
     return NotSentError(
         f"{request.title} was {what}: {why}.",
         consequence=nothing_done(request),
-        next_step=hint_for(error, progress, via),
+        next_step=hint_for(error, progress, request.url, via),
         status=status,
         flow_id=request.flow_id,
     )

@@ -31,7 +31,7 @@ def read_run(
     :param busy_statuses: with which the service rejects a request before it has done anything
     :raises WorkflowAutomationError: the outcome of the first of :data:`~.statuses.ROWS` that fits
     """
-    response = readable(response)
+    response = readable(response, redact)
     run: Run | None = None
     why = ""
     try:
@@ -58,7 +58,7 @@ def read_upload(
     :param busy_statuses: with which the service rejects a request before it has done anything
     :raises WorkflowAutomationError: the outcome of the first of :data:`~.statuses.ROWS` that fits
     """
-    response = readable(response)
+    response = readable(response, redact)
     row = row_of(response, request, None, busy_statuses)
     if row.outcome is not None:
         raise error_of(row, response, request, redact)
