@@ -20,7 +20,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import mock
-from urllib.parse import urlsplit
 
 import httpx
 import structlog
@@ -29,8 +28,6 @@ from waiting_tasks import make_dag
 from workflow_automation_provider.testing import Key, LocalService
 
 if TYPE_CHECKING:
-    from workflow_automation_provider.client.protocol import Response
-    from workflow_automation_provider.client.transport import Transport
     from world_process import Process
 
 KEY = Key("a-key-that-nobody-may-ever-see", "demo-flow")
@@ -109,14 +106,13 @@ class Machinery:
         """
         from airflow.sdk.execution_time import task_runner
 
-        from workflow_automation_provider.client.transport import Transport
         from workflow_automation_provider.hooks import workflow_automation
         from workflow_automation_provider.testing._server.callback_sender import CallbackSender
 
         supervisor = SimpleNamespace(send=lambda *_, **__: None)
         with (
             mock.patch.object(task_runner, "SUPERVISOR_COMMS", supervisor, create=True),
-            mock.patch.object(Transport, "send", self._sends(Transport.send)),
+            mock.patch.object(httpx.Client, "send", self._sends(httpx.Client.send)),
             mock.patch.object(CallbackSender, "begin", self._begins()),
             # It takes longer with each token, and nothing rests on it.
             mock.patch.object(workflow_automation, "mask_secret"),
@@ -129,18 +125,20 @@ class Machinery:
             yield
         self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def _sends(self, send: Callable[..., Response]) -> Callable[..., Response]:
-        def counted(transport: Transport, method: str, url: str, *message: Any) -> Response:
+    def _sends(self, send: Callable[..., httpx.Response]) -> Callable[..., httpx.Response]:
+        def counted(client: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
             if (process := self.process) is None:
-                return send(transport, method, url, *message)
-            response: Response = process.call(
-                "send", urlsplit(url).path, lambda: carried_out(transport, method, url, *message)
+                return send(client, request, **options)
+            response: httpx.Response = process.call(
+                "send", request.url.path, lambda: carried_out(client, request, **options)
             )
             return response
 
-        def carried_out(transport: Transport, method: str, url: str, *message: Any) -> Response:
-            self.on_request(urlsplit(url).path)
-            return send(transport, method, url, *message)
+        def carried_out(
+            client: httpx.Client, request: httpx.Request, **options: Any
+        ) -> httpx.Response:
+            self.on_request(request.url.path)
+            return send(client, request, **options)
 
         return counted
 

@@ -29,7 +29,7 @@ START = [
     ("send trigger", ""),
     ("set outcome/1/0", "a later try returns this run"),
 ]
-CLAIM = [("get run/…", "a proxy may have sent the request twice, and the other run has claimed")]
+CLAIM = [("get report/…", "a proxy may have sent the request twice, and the other run has claimed")]
 LINK = [("push _link_FlowRunLink", "the button works while the task goes on")]
 RUN = [
     ("push return_value", "a person may mark the task, whose run the next one gets"),
@@ -43,7 +43,7 @@ THIS_TRY = [
     ("get start/1/1", "the next: an execution of this try may have made another"),
 ]
 FACTS = [
-    ("get run/…", "what the run has reported"),
+    ("get report/…", "what the run has reported"),
     ("get outcome/1/0", "the run, as the response had it"),
 ]
 REVOKED = [("get revoked/…", "a run that has not claimed may have been told to stop")]
@@ -65,9 +65,9 @@ AGAIN = [
 REVOKE = [
     ("set revoked/…", "no run can claim that start from now on"),
     ("set start/1/0", "waits for what the endpoint has locked"),
-    ("get run/…", "a run that has claimed before"),
+    ("get report/…", "a run that has claimed before"),
     *PROBE,
-    ("get run/…", "the same, certainly"),
+    ("get report/…", "the same, certainly"),
 ]
 SEND = [
     ("set start/2/0", "as in a first try"),
@@ -191,7 +191,8 @@ FRAMES = [
     ("StartSender._send_request", "execution/run/send", "has the client of the connection"),
     ("FlowClient.trigger", "client/flow_client", "reads the run"),
     ("FlowClient._send", "client/flow_client", "an error says whether a run was started"),
-    ("Transport.send", "client/transport", "one connection a request"),
+    ("FlowClient._response", "client/flow_client", "httpx builds the request"),
+    ("Transport.handle_request", "client/transport", "one connection a request"),
     ("_Connection.write", "client/transport", "the deadline"),
 ]
 """Ours, from ``execute`` to the socket: what else is on the way is httpx and httpcore."""

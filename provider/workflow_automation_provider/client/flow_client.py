@@ -71,9 +71,9 @@ class FlowClient:
         self._via = f" via {proxy.origin}" if proxy else ""
         self._settings = dataclasses.replace(settings, proxy=proxy.url if proxy else None)
         self._redactor = Redactor(self._settings.secrets(), key=self._api_key or "")
-        self._transport = Transport(tls_context(settings, self.base_url), proxy)
-        self._headers = httpx.Headers(_HEADERS)
-        self._headers.update(settings.headers)
+        transport = Transport(tls_context(settings, self.base_url), proxy)
+        self._http = httpx.Client(transport=transport, headers=_HEADERS, trust_env=False)
+        self._http.headers.update(settings.headers)
 
     def _contains_key(self, text: str) -> bool:
         # A shorter key would be found in other words.
@@ -154,7 +154,9 @@ class FlowClient:
         headers = self._headers_of(request)
         with _content_of(request, sent) as content:
             try:
-                response = self._transport.send("POST", request.url, headers, content, progress)
+                response = self._response(
+                    progress, "POST", request.url, content=content, headers=headers
+                )
                 return read(response, request, self._redactor, self._settings.busy_statuses)
             except WorkflowAutomationError:
                 raise
@@ -166,10 +168,8 @@ class FlowClient:
         # Not in the except block: its context would be the other error, whose text is not redacted.
         raise failure
 
-    def _headers_of(self, request: protocol.Request) -> httpx.Headers:
-        headers = self._headers.copy()
-        headers["Content-Type"] = "application/json"
-        headers["Content-Length"] = str(len(request.content))
+    def _headers_of(self, request: protocol.Request) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(request.content))}
         if request.operation.takes_key and self._api_key is not None:
             headers["X-API-Key"] = self._api_key
         return headers
@@ -209,7 +209,7 @@ class FlowClient:
         title = f"HEAD {self.base_url}"
         progress = SendProgress(self._settings.timeout, lambda: self._stopped)
         try:
-            response = self._transport.send("HEAD", self.base_url, self._headers, (), progress)
+            response = self._response(progress, "HEAD", self.base_url)
         except Exception as error:
             came = what_came(error, progress, self._redactor)
             hint = hint_for(error, progress, self.base_url, self._via)
@@ -259,11 +259,18 @@ class FlowClient:
 
         return request
 
+    def _response(
+        self, progress: SendProgress, method: str, url: str, **message: Any
+    ) -> protocol.Response:
+        built = self._http.build_request(method, url, extensions={"progress": progress}, **message)
+        response: protocol.Response = self._http.send(built).extensions["response"]
+        return response
+
 
 @contextmanager
 def _content_of(
     request: protocol.Request, sent: Callable[[int], None]
-) -> Iterator[Iterable[bytes]]:
+) -> Iterator[bytes | Iterator[bytes]]:
     """
     Provide the body of a request; the files of an upload are closed at the end.
 
@@ -271,7 +278,7 @@ def _content_of(
     """
     body = request.content
     if isinstance(body, bytes):
-        yield [body]
+        yield body
         return
 
     with closing(body.stream(sent)) as stream:

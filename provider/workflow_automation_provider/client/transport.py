@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import httpcore
@@ -26,9 +25,12 @@ RESPONSE_LIMIT = 1024 * 1024
 _WIRE_LOGGERS = [f"httpcore.{part}" for part in ("connection", "http11", "proxy", "socks")]
 
 
-class Transport:
+class Transport(httpx.BaseTransport):
     """
     Send each request on a connection of its own.
+
+    A request has its progress as its extension ``progress``. Raises httpcore's exceptions, not
+    httpx's.
 
     :raises InvalidRequestError: if the proxy's URL is not valid, or needs a package that is not
         installed
@@ -38,45 +40,40 @@ class Transport:
         self._tls = tls
         self._proxy = _usable(proxy, tls) if proxy else None
 
-    def send(
-        self,
-        method: str,
-        url: str,
-        headers: httpx.Headers,
-        content: Iterable[bytes],
-        progress: SendProgress,
-    ) -> Response:
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
         """
         Send a request and read the response, up to a limit.
 
-        By httpcore: httpx itself would follow, decode or reject what some headers say, and the
-        status would be lost.
-
+        :return: its status, and all of it as the extension ``response``: httpx itself would follow,
+            decode or reject what some headers say, and the status would be lost
         :raises httpcore.RemoteProtocolError: if the response had arrived before the request was
             sent: it belongs to another one
         """
+        progress: SendProgress = request.extensions["progress"]
+        assert isinstance(request.stream, httpx.SyncByteStream)  # noqa: S101
         connection = _Connection(progress)
         pool = _pool(connection, self._tls, self._proxy)
-        to = httpx.URL(url)
-        target = _core_url(to)
+        target = _core_url(request.url)
         if isinstance(pool, httpcore.HTTPProxy) and b":" in target.host:
             # httpcore writes the host as it is into what a proxy reads.
             target.host = b"[%b]" % target.host
 
-        request = httpcore.Request(
-            method,
+        core_request = httpcore.Request(
+            request.method,
             target,
-            headers=[(b"Host", to.netloc), *headers.raw],
-            content=progress.writes(content),
+            headers=request.headers.raw,
+            content=progress.writes(request.stream),
         )
         with quiet(_WIRE_LOGGERS), contextlib.closing(connection):
-            unread = pool.handle_request(request)
+            unread = pool.handle_request(core_request)
             if not progress.has_read:
                 raise httpcore.RemoteProtocolError(
                     "the response arrived before the request was sent"
                 )
 
-            return _read(unread, is_early=not progress.whole)
+            response = _read(unread, is_early=not progress.whole)
+
+        return httpx.Response(response.status, extensions={"response": response})
 
 
 def too_large() -> httpcore.ReadError:
