@@ -71,6 +71,7 @@ class FlowRetryPolicy(RetryPolicy):
         Decide when the task is retried.
 
         :param exception: what ended this try
+        :param context: the task's, which has how often this try was rescheduled
         :return: if the service asked for a wait, the next execution after it; otherwise Airflow's
             default
         """
@@ -79,7 +80,9 @@ class FlowRetryPolicy(RetryPolicy):
 
         delay = timedelta(seconds=exception.retry_after)
         decision = RetryDecision.retry(delay, reason=_BUSY)
-        if hasattr(RetryDecision, "reschedule"):
+        reschedules = (context or {}).get("task_reschedule_count") or 0
+        # At its own limit, Airflow would retry after retry_delay.
+        if hasattr(RetryDecision, "reschedule") and reschedules < MAX_RESCHEDULES:
             decision = RetryDecision.reschedule(
                 delay, max_reschedules=MAX_RESCHEDULES, reason=_BUSY
             )

@@ -196,6 +196,16 @@ def test_a_retry_comes_when_the_service_asks(error, action, delay):
     assert bool(decision.reason) is (action == LATER)
 
 
+@pytest.mark.parametrize(
+    ("reschedules", "action"),
+    [(None, LATER), (retry.MAX_RESCHEDULES - 1, LATER), (retry.MAX_RESCHEDULES, "retry")],
+)
+def test_a_try_that_was_put_off_too_often_is_retried_when_the_service_asks(reschedules, action):
+    context = {"task_reschedule_count": reschedules}
+    decision = FlowRetryPolicy().evaluate(busy(7), 1, 3, context)
+    assert (decision.action.value, decision.retry_delay) == (action, timedelta(seconds=7))
+
+
 @pytest.mark.since_3_3
 @pytest.mark.parametrize("make", [trigger, waits, claims])
 def test_a_wait_that_the_service_asks_for(world, make):
