@@ -17,7 +17,8 @@ from airflow.sdk import DAG
 
 from sentences import ASKING, MAYBE_STARTED
 from workflow_automation_provider.decorators.flows import trigger_flow_task
-from workflow_automation_provider.operators.flows import TriggerFlowOperator
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
 RESULT = {"rows": 3, "files": [{"name": "a.csv"}, {"name": "b.csv"}]}
 
@@ -315,8 +316,13 @@ def test_the_output_of_a_start_that_pushes_none_is_an_error_of_the_dag():
         with pytest.raises(ValueError, match="single has no output with do_xcom_push"):
             TriggerFlowOperator(task_id="next", inputs={"a": single.output["run_id"]})
         for number, output in enumerate((decorated, decorated["run_id"], mapped.output)):
-            with pytest.raises(ValueError, match="has no output with do_xcom_push"):
-                TriggerFlowOperator(task_id=f"next_{number}", inputs={"a": output})
+            for operator, arguments in (
+                (TriggerFlowOperator, {"inputs": {"a": output}}),
+                (TriggerFlowBatchOperator, {"batch": [{"a": output}]}),
+                (UploadFilesOperator, {"run_id": output, "files": "a"}),
+            ):
+                with pytest.raises(ValueError, match="has no output with do_xcom_push"):
+                    operator(task_id=f"{operator.__name__}_{number}", **arguments)
 
 
 def test_a_key_that_no_start_has_is_an_error_of_the_dag():

@@ -3,12 +3,13 @@ Upload the files for a run, and record how many requests were confirmed.
 
 Each file is resolved and measured only once. The record is one entry: a digest of the requests, and
 how many of them the service has confirmed. A retry with the same digest continues after these; with
-another one, it sends all files. More need not be certain, because requests of an upload may be
-repeated.
+another one, it sends all files. Once all are confirmed, the entry has the result, and a retry needs
+no file. More need not be certain, because requests of an upload may be repeated.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import time
@@ -126,6 +127,16 @@ class Uploader:
         self._record = TaskRecord(context)
         self._record.use()
 
+    @functools.cached_property
+    def _earlier(self) -> dict[str, Any] | None:
+        """The entry of an earlier try, None if there is none."""
+        return self._record.find(UPLOAD_KEY)
+
+    @property
+    def _max_tries(self) -> int | None:
+        """What a Clear changes, None if the record counts after a Clear as well."""
+        return None if self._of_own_run else self._context["ti"].max_tries
+
     def prepare(self, flow_id: str | None) -> None:
         """
         Resolve the files, and check all that can be checked before there is a run.
@@ -136,12 +147,13 @@ class Uploader:
         self.elements = resolve(self._files)
         self._requests(_ANY_RUN, flow_id)
 
-    def is_complete(self, run_id: str) -> bool:
-        """Return whether an earlier try has uploaded all files of a run."""
-        entry = self._record.find(UPLOAD_KEY)
-        if entry is None or entry.get("run_id") != run_id:
-            return False
-        return bool(entry["confirmed"] == entry.get("requests"))
+    def earlier_result(self, run_id: str) -> UploadResult | None:
+        """Return the result of an earlier try that has uploaded all files of a run."""
+        entry = self._earlier or {}
+        if entry.get("max_tries") != self._max_tries:
+            return None
+        result: UploadResult | None = entry.get("result")
+        return result if result and result["run_id"] == run_id else None
 
     def upload(self, run_id: object, flow_id: str | None) -> UploadResult:
         """
@@ -158,6 +170,11 @@ class Uploader:
             raise located from error.__cause__
 
     def _upload(self, run_id: str, flow_id: str | None) -> UploadResult:
+        earlier = self.earlier_result(run_id)
+        if earlier:
+            self._log.info("An earlier try has uploaded all files for run %s.", run_id)
+            return earlier
+
         if not self.elements:
             self.elements = resolve(self._files)
 
@@ -172,10 +189,12 @@ class Uploader:
         file_format = self._file_format or self._hook.extra.file_format
         warn_of_repeated_names(requests, file_format, self._log)
 
-        # A Clear changes max_tries.
-        max_tries = None if self._of_own_run else self._context["ti"].max_tries
-        digest = _digest([requests[0].flow_id, run_id, file_format, max_tries], requests)
-        responses = self._send_unconfirmed(run_id, digest, requests)
+        target = [requests[0].flow_id, run_id, file_format, self._max_tries]
+        return self._send_unconfirmed(run_id, _digest(target, requests), requests)
+
+    def _result(
+        self, run_id: str, requests: Sequence[Request], responses: Sequence[str]
+    ) -> UploadResult:
         return {
             "run_id": run_id,
             "files": len(self.elements),
@@ -199,8 +218,8 @@ class Uploader:
 
     def _send_unconfirmed(
         self, run_id: str, digest: str, requests: Sequence[Request]
-    ) -> Sequence[str]:
-        """Send the requests that no earlier try sent; return the first responses to all of them."""
+    ) -> UploadResult:
+        """Send the requests that no earlier try sent; return the result of all of them."""
         confirmed, responses = self._confirmed(digest, len(requests))
         left = requests[confirmed:]
         progress = Progress(sum(len(request.content) for request in left), self._log)
@@ -208,16 +227,13 @@ class Uploader:
         for number, request in enumerate(left, start=confirmed + 1):
             response = self._send(request, progress)[:_KEPT_RESPONSE]
             responses = [*responses, response][:_KEPT_REQUESTS]
-            self._confirm(
-                {
-                    "digest": digest,
-                    "confirmed": number,
-                    "responses": responses,
-                    "run_id": run_id,
-                    "requests": len(requests),
-                }
-            )
             is_last = number == len(requests)
+            entry = {"digest": digest, "confirmed": number, "responses": responses}
+            if is_last:
+                entry["max_tries"] = self._max_tries
+                entry["result"] = self._result(run_id, requests, responses)
+
+            self._confirm(entry)
             if is_last or progress.is_due():
                 self._log.info(
                     "Request %d of %d confirmed. The service said: %s",
@@ -226,20 +242,19 @@ class Uploader:
                     one_line(response),
                 )
 
-        return responses
+        return self._result(run_id, requests, responses)
 
     def _confirmed(self, digest: str, count: int) -> tuple[int, list[str]]:
         """Return how many of the requests earlier tries sent, and the first responses."""
-        entry = self._record.find(UPLOAD_KEY)
+        entry = self._earlier
         if entry is None:
             return 0, []
 
         confirmed = entry["confirmed"]
         if entry["digest"] != digest:
             self._log.warning(
-                "The files, their format or the run are not those that an earlier try uploaded in "
-                "%d requests, or the task was cleared: sending all files.",
-                confirmed,
+                "The files, their format or the run are not those of an earlier try, or the task "
+                "was cleared: sending all files."
             )
             return 0, []
 

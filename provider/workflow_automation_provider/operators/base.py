@@ -104,6 +104,8 @@ class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
     """Why the task's trigger has failed or timed out, empty if it has not."""
     _inside_a_task: ClassVar[str]
     """What to do in place of executing the operator inside another task."""
+    _returns_run: ClassVar[bool] = False
+    """Whether the result is a run."""
 
     # An earlier try may have sent something.
     _if_not_rendered = "Nothing was sent in this try."

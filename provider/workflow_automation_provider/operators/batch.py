@@ -23,6 +23,7 @@ from workflow_automation_provider.operators.base import (
     check_choice,
     check_wait,
 )
+from workflow_automation_provider.operators.xcom_arg import check_references
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -139,6 +140,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         self.on_run_failed = on_run_failed
         self._entries = 0
         self._check_wait()
+        check_references(self.batch)
 
     def _check_wait(self) -> None:
         check_wait(self.wait_for_completion, self.callback_input, self.completion_timeout)

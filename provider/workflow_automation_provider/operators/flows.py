@@ -93,6 +93,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
     """
 
     _inside_a_task = "call trigger_flow_once of workflow_automation_provider.taskflow"
+    _returns_run = True
     template_fields: Sequence[str] = ("inputs", "flow_id", "workflow_automation_conn_id", "files")
     template_fields_renderers: ClassVar[dict[str, str]] = {"inputs": "json", "files": "json"}
     operator_extra_links = (FlowRunLink(),)
@@ -144,7 +145,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             check_timeout("heartbeat_timeout", self.heartbeat_timeout, days=365)
 
         check_timeout("claim_timeout", self.claim_timeout, days=1)  # it occupies a worker
-        check_references(TriggerFlowOperator, self.inputs, self.files)
+        check_references(self.inputs, self.files)
 
     @property
     def output(self) -> FlowOutput:

@@ -14,6 +14,7 @@ from workflow_automation_provider.client.checks import (
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
 from workflow_automation_provider.execution.errors import task_error
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, TaskSummary, link_of
+from workflow_automation_provider.operators.xcom_arg import check_references
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -93,6 +94,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         self.file_format = file_format
         self.files_per_request = files_per_request
         self.max_request_bytes = max_request_bytes
+        check_references(self.run_id, self.files)
 
     def _run_once(self, context: Context, **_: Any) -> UploadResult:
         # Not at the top: the DAG processor needs none of it.
@@ -120,7 +122,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
             "files": result["files"],
             "bytes": result["bytes"],
         }
-        return TaskSummary(extra, read=self._uploaded)
+        return TaskSummary(extra, read=self._uploaded or self.files)
 
     def _run_and_flow(self) -> tuple[Any, str | None]:
         """Return the id of the run, and its flow if one is given, or in the result of a trigger."""

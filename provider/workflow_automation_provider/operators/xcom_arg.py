@@ -122,26 +122,22 @@ def check_key(operator: Operator, key: object) -> None:
         )
 
 
-def check_references(starts: type, *values: object) -> None:
+def check_references(*values: object) -> None:
     """
     Check references of Airflow's own class to the output of a start.
 
     ``@task.trigger_flow`` and mapped starts have such an output, of which
     ``output["result"]["rows"]`` is the XCom *rows*, which is always None.
 
-    :param starts: the class of the operators that start a run
     :raises ValueError: if a reference names a key that no start has, or a start without an output
     """
     for operator, key in XComArg.iter_xcom_references(values):
-        if key.startswith("_") or not _is_made_of(operator, starts):
+        # That of a mapped task is another.
+        operator_class = getattr(operator, "operator_class", type(operator))
+        is_start = getattr(operator_class, "_returns_run", False)
+        if key.startswith("_") or not is_start:
             continue
 
         check_pushed(operator)
         if key != _RESULT:
             check_key(operator, key)
-
-
-def _is_made_of(operator: Operator, kind: type) -> bool:
-    """Return whether an operator, which may be mapped, is of a class."""
-    operator_class = getattr(operator, "operator_class", type(operator))
-    return isinstance(operator_class, type) and issubclass(operator_class, kind)

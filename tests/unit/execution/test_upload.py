@@ -123,6 +123,12 @@ class TestRequests:
         assert uploaded(service) == requests
 
 
+def is_broken_off(service):
+    """Have the service be busy after the first request."""
+    service.faults.add("delay", operation="upload", seconds=0)
+    service.faults.add("busy", operation="upload")
+
+
 def at_another_place(files, _):
     """Return the same files, but for the path of one."""
     path = Path(files[0])
@@ -154,20 +160,21 @@ def at_another_place(files, _):
 def test_all_is_sent_again_if_the_requests_differ(service, attempt, write, log, change, options):
     usual = {"flow_id": "demo-flow", "files_per_request": 2, "file_format": {"c": "name"}}
     files: list[Any] = [write("a"), {"row": 1}, write("b"), write("c")]
-    upload(*files, **usual).execute(attempt())
+    is_broken_off(service)
+    with pytest.raises(BusyError):
+        upload(*files, **usual).execute(attempt())
     files = change(files, write)
-    for number in (2, 3):  # what the second try has sent, the third one compares with
+    for number in (2, 3):  # the third one has nothing left to send
         upload(*files, **{**usual, **options}).execute(attempt(try_number=number))
-    assert sum(map(len, uploaded(service)[2:])) == len(files)
-    assert mentions(log(), "an earlier try uploaded in 2 requests")
+    assert sum(map(len, uploaded(service)[1:])) == len(files)
+    assert mentions(log(), "an earlier try", "sending all files")
 
 
 def test_another_machine_with_other_media_types_continues_an_upload(
     service, attempt, write, monkeypatch
 ):
     files = [write("a.xlsx"), write("b.odd"), write("c.odd"), write("d.jpg")]
-    service.faults.add("delay", operation="upload", seconds=0)  # the first request gets through
-    service.faults.add("busy", operation="upload")
+    is_broken_off(service)
     options = {"file_format": None, "files_per_request": 1}
     with pytest.raises(BusyError):
         upload(*files, **options).execute(attempt())
@@ -303,10 +310,7 @@ class TestTries:
         from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
         for number in (1, 2):
-            service.faults.add(
-                "delay", operation="upload", seconds=0
-            )  # the first request gets through
-            service.faults.add("busy", operation="upload")
+            is_broken_off(service)
             with pytest.raises(BusyError):
                 upload_rows(1, 2, 3).execute(attempt(try_number=number))
         result = upload_rows(1, 2, 3).execute(attempt(try_number=3))
@@ -328,8 +332,18 @@ class TestTries:
     def test_after_a_clear_no_earlier_request_counts(self, service, attempt):
         upload_rows(1, 2).execute(attempt())
         upload_rows(3).execute(attempt(try_number=2, max_tries=4))
-        upload_rows(3, 2).execute(attempt(try_number=3, max_tries=4))
-        assert uploaded_rows(service) == [1, 2, 3, 3, 2]
+        assert uploaded_rows(service) == [1, 2, 3]
+
+    def test_what_is_uploaded_needs_no_file_and_no_connection(
+        self, service, attempt, write, monkeypatch
+    ):
+        file = write("a")
+        results = [upload(file, {"row": 1}, files_per_request=1).execute(attempt())]
+        Path(file).unlink()
+        monkeypatch.setenv("AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT", "{}")
+        results += [upload(file, {"row": 1}).execute(attempt(try_number=2))]
+        assert results[0] == results[1]
+        assert (results[0]["bytes"], len(service.uploads)) == (1, 2)
 
     def test_without_a_store_everything_is_sent_again(self, service, context):
         for try_number in (1, 2):
@@ -343,7 +357,7 @@ def test_an_unknown_outcome_is_sent_again_or_left_to_airflow(service, attempt):
     assert uploaded_rows(service) == [1, 1]
     service.faults.add("drop_after", operation="upload")
     with pytest.raises(OutcomeUnknownError) as caught:
-        upload_rows(2).execute(attempt())
+        upload_rows(2, run_id="1002").execute(attempt())
     assert not isinstance(caught.value, AirflowFailException)
 
 

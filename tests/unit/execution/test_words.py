@@ -27,6 +27,7 @@ from jinja2 import StrictUndefined
 from entry_keys import ADOPTED, FIRST_START, PROBE, REVOKED
 from golden import as_on_3_3
 from workflow_automation_provider.exceptions import Accepted, WorkflowAutomationError
+from workflow_automation_provider.execution.upload import UPLOAD_KEY
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.taskflow import trigger_flow_once
@@ -134,7 +135,7 @@ def rendered(operator, **values):
     return operator
 
 
-def in_world(operator, *steps, struck_by=None, **connection):
+def in_world(operator, *steps, struck_by=None, lost_before_upload=False, **connection):
     """
     Raise the error of a task in a database after its first try.
 
@@ -149,7 +150,7 @@ def in_world(operator, *steps, struck_by=None, **connection):
             sum(not key.endswith("_probe") for key in task.rows.entries),
         )
         task.faults.add(struck_by) if struck_by else None
-        task.try_()
+        task.try_(*([before("get", UPLOAD_KEY, "kill")] if lost_before_upload else []))
         for happens in steps:
             happens(task)
         raise task.last.error
@@ -205,6 +206,22 @@ def is_ended(tries):
     patch.delattr("airflow.sdk.execution_time.task_runner.SUPERVISOR_COMMS", raising=False)
     patch.setattr("time.sleep", lambda _: operator.on_kill())
     operator.execute(tries.next())
+
+
+def moves_the_service(_):
+    os.environ.update(elsewhere())
+
+
+def names_another_connection(task):
+    task.operator = trigger(files=FILES, workflow_automation_conn_id="another")
+
+
+def rejects(task):
+    task.faults.add("reject")
+
+
+def spoils_the_start(task):
+    task.rows.put(FIRST_START, {"at": "yesterday"})
 
 
 def waits_only_now(task):
@@ -367,6 +384,30 @@ CASES: dict[str, list[Callable[[Tries], object]]] = {
     ),
     "a connection that is gone when the run failed": in_world(
         waits(), says("failed"), loses_its_connection, tries_again
+    ),
+    "another connection before the upload": in_world(
+        trigger(files=FILES), names_another_connection, tries_again, lost_before_upload=True
+    ),
+    "another service before the upload": in_world(
+        trigger(files=FILES), moves_the_service, tries_again, lost_before_upload=True
+    ),
+    "another start is rejected after a run that failed": in_world(
+        waits(on_run_failed="start_again"),
+        says("failed"),
+        tries_again,
+        rejects,
+        tries_again,
+    ),
+    "an adopted run that failed, and a rejection": in_world(
+        waits(on_run_failed="start_again"),
+        adopts(),
+        says("failed"),
+        tries_again,
+        rejects,
+        tries_again,
+    ),
+    "a start whose entry a person changed": in_world(
+        trigger(files=FILES), spoils_the_start, tries_again, lost_before_upload=True
     ),
     "a mailbox that cannot be read": mailed(spoilt),
     "a mailbox that cannot be read in doubt": mailed(

@@ -16,6 +16,7 @@ from collections import Counter
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from sentences import NOTHING_SENT
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
@@ -239,4 +240,7 @@ def test_an_output_file_that_no_retry_writes_is_in_the_log(batch, service, tmp_p
             retries=3,
         )
     started = {run.inputs["n"]: run.run_id for run in service.runs}
-    assert stated_runs(log()).items() >= started.items()
+    text = log()
+    assert stated_runs(text).items() >= started.items()
+    assert mentions(text, folder.name, "cannot be written")
+    assert NOTHING_SENT not in text

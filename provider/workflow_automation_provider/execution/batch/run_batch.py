@@ -538,7 +538,7 @@ class BatchExecution:
             if is_retried:
                 return failure
 
-            self._log.exception("The output file could not be written. Its runs follow.")
+            self._log.error("%s The runs follow.", failure.message)
             log_runs(self._log, self._results, self._results.in_order())
             what = "The output file could not be written. The log names the runs."
             return WorkflowAutomationError(what, code=Code.FILE)

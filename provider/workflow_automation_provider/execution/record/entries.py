@@ -42,7 +42,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
-from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.exceptions import Accepted, Code, InvalidRequestError
 
 # Keys --------------------------------------------------------------------------------------------
 
@@ -430,8 +430,7 @@ def _not_a_run(key: str, what: str) -> InvalidRequestError:
 def _damaged(key: str) -> InvalidRequestError:
     return InvalidRequestError(
         f"The entry {key} in the task's state store was changed, and no longer says what was done.",
-        next_step=(
-            "Look in the workflow's list of runs for what was started.\n"
-            "To start over, delete the entry under Storage, and clear the task."
-        ),
+        code=Code.START_UNKNOWN,
+        accepted=Accepted.MAYBE,
+        next_step="Delete the entry under Storage.",
     )

@@ -113,6 +113,12 @@ class KnownStart(NamedTuple):
         return was_stopped or (self.is_denied and not self.reports.has_begun)
 
     @property
+    def has_run(self) -> bool:
+        """Whether it certainly has a run."""
+        was_accepted = self.outcome is not None and not self.is_denied
+        return was_accepted or self.start.run is not None or self.reports.has_begun
+
+    @property
     def since(self) -> datetime:
         """When the wait for the end of the run began: with an adopted run, it begins anew."""
         if self.start.run:
@@ -185,20 +191,22 @@ class KnownStart(NamedTuple):
 
     def _what(self, redactor: Redactor | None) -> str:
         """Return what this start did, as a part of a sentence."""
-        kind = self.outcome.kind if self.outcome else None
-        if kind != "run" and not self.reports.has_begun:
-            if kind == "unidentified":
-                return "started a run whose run_id is unknown"
-
+        if not self.has_run:
             return (
                 "triggered the flow, and ended before the outcome was known. A run may have been "
                 "started"
             )
 
         run = self.run(redactor)
-        words = "started a run without a run_id"
-        if "run_id" in run:
+        words = "started a run whose run_id is unknown"
+        if self.start.run:
+            words = f"continued with run {self.start.run['run_id']} that a person entered"
+        elif "run_id" in run:
             words = f"started run {run['run_id']}"
+        elif self.reports.run_id:
+            words = "started a run whose run_id cannot be shown"
+        elif "response" in run:
+            words = "started a run without a run_id"
         if "run_link" in run:
             words = f"{words}, {run['run_link']}"
         if self.reports.end:
@@ -413,6 +421,7 @@ def not_continued(run_id: str, why: str) -> InvalidRequestError:
     """Return the error for a run that a person gives a task, which cannot continue with it."""
     return InvalidRequestError(
         f"The task cannot continue with run {one_line(run_id)}, which a person entered: {why}.",
+        consequence="Nothing was sent in this try.",
         next_step=(
             "If that run did the work, mark the task as success.\n"
             "To start another run, delete the entry under Storage, and clear the task."

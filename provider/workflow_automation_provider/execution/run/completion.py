@@ -275,7 +275,8 @@ class CompletionWait:
         response = facts.response
         if response and facts.reports.run_id not in (None, response.get("run_id")):
             self._log.warning(
-                "Run %s has the task, and not that of the response, which got the files: run %s.",
+                "Run %s has the task, and not that of the response: run %s. Any files that were "
+                "uploaded before the run reported are with the latter.",
                 one_line(run.get("run_id", "(unknown id)")),
                 one_line(response.get("run_id", "(unknown id)")),
             )

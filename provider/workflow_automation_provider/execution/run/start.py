@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.client.protocol import origin_of
 from workflow_automation_provider.exceptions import (
+    Code,
     InvalidRequestError,
     OutcomeUnknownError,
     RunFailedError,
@@ -372,12 +373,13 @@ class RunStarter:
             return None
 
         run_id = facts.run(redactor).get("run_id")
-        is_named = facts.outcome is not None and facts.outcome.kind == "run"
-        if is_named or facts.reports.has_begun:
-            return UnidentifiedError(text, run_id=run_id)
+        end = facts.reports.end
+        if end and end.status == "failed":
+            return RunFailedError(text, run_id=run_id)
+        if run_id:
+            return UnidentifiedError(text, code=Code.CONNECTION, run_id=run_id)
 
-        is_started = facts.outcome is not None and facts.outcome.kind == "unidentified"
-        kind = UnidentifiedError if is_started else OutcomeUnknownError
+        kind = UnidentifiedError if facts.has_run else OutcomeUnknownError
         return kind(f"{text} {_LOOK}")
 
     def _earlier_text(self) -> str:

@@ -52,11 +52,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 
-def _other_connection(what: str) -> ConnectionUnusableError:
-    return ConnectionUnusableError(
-        f"{what}: its files are uploaded there.",
-        next_step="Name the connection that started the run, or clear the task.",
-    )
+def _other_connection(what: str, mend: str) -> ConnectionUnusableError:
+    return ConnectionUnusableError(f"{what}: its files are uploaded there.", next_step=mend)
 
 
 class TriggerExecution:
@@ -255,7 +252,7 @@ class TriggerExecution:
 
         # Without the connection, and without the files, which may be gone by now.
         run_id = facts.reports.run_id or facts.run(None).get("run_id")
-        return not (run_id and self._uploads.is_complete(run_id))
+        return not (run_id and self._uploads.earlier_result(run_id))
 
     def upload(self, flow_id: str | None) -> None:
         """
@@ -268,7 +265,8 @@ class TriggerExecution:
         if self._is_other_connection(facts):
             raise _other_connection(
                 f"workflow_automation_conn_id is {self._hook.workflow_automation_conn_id!r}, and "
-                f"the run was started by {facts.start.conn_id!r}"
+                f"the run was started by {facts.start.conn_id!r}",
+                "Name the connection that started the run.",
             )
 
         with usable_connection("The run was started"):
@@ -278,7 +276,8 @@ class TriggerExecution:
         if facts.start.origin not in ("", origin):
             raise _other_connection(
                 f"The connection's base URL is at {origin}, and the run was started at "
-                f"{facts.start.origin}"
+                f"{facts.start.origin}",
+                "Correct the connection's base URL.",
             )
 
         if "run_id" not in run:

@@ -204,6 +204,13 @@ def test_a_start_is_described_with_the_reports_of_its_run(outcome):
     assert mentions(text, "run 7", "http://there/7", "failed")
 
 
+def test_an_id_that_the_run_has_said_is_withheld_without_the_connection():
+    reports = RunReports(claim=Claim(AT, "7"))
+    text = KnownStart(start=start(), reports=reports).text(None)
+    assert mentions(text, "cannot be shown")
+    assert "7" not in text
+
+
 TIMES = st.datetimes(timezones=st.just(UTC))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 MAYBE_TEXT = st.none() | TEXTS
