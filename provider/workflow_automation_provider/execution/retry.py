@@ -6,6 +6,7 @@ Never if a run may have been started.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -111,12 +112,14 @@ class SendRetrier:
         send: Callable[[], _Result],
         *,
         retry_unknown: bool = False,
+        longest: float = math.inf,
     ) -> _Result:
         """
         Send a request until it succeeds, or the time is up for a busy or unreachable service.
 
         :param send: sends the request once
         :param retry_unknown: whether to retry after an unknown outcome as well
+        :param longest: within how many seconds the last attempt must begin
         :return: what the last attempt returned
         :raises WorkflowAutomationError: what the last attempt raised
         """
@@ -136,6 +139,9 @@ class SendRetrier:
                 now = time.monotonic()
                 spent += now - sent_at
                 wait = self._wait_after(error, attempt, self.seconds - spent)
+                if wait is not None and now - began + wait > longest:
+                    wait = None
+
                 if wait is None:
                     self._log_tries(attempt, now - began)
                 if wait is None or not self._waits(error, wait):

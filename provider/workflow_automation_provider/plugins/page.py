@@ -259,9 +259,12 @@ def flow_run_of_a_person(task: _TaskDep, name: str = "", flow_run: str = "") -> 
 def _others(task: _TaskDep) -> list[tuple[str, int]]:
     """Return the other tasks of the DAG run that have a run, or may have one."""
     row = task.row
-    tasks, _ = queries.read(
+    tasks, has_more = queries.read(
         TaskInstance.dag_id == row.dag_id, TaskInstance.run_id == row.run_id, queries.HAS_OURS
     )
+    if has_more:
+        raise HTTPException(HTTPStatus.CONFLICT, "The DAG run has too many tasks with runs.")
+
     others = [other.row for other in tasks if other.row.id != row.id and _may_have_run(other)]
     return [(other.task_id, other.map_index) for other in others]
 

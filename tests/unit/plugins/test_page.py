@@ -947,7 +947,7 @@ class TestForms:
         viewer.cookies.clear()
         assert viewer.get(url).status_code == 303
 
-    def test_other_tasks_that_have_a_run_or_may_have_one(self, dag, viewer):
+    def test_other_tasks_that_have_a_run_or_may_have_one(self, dag, viewer, monkeypatch):
         task = Task(dag, state="failed")
 
         def others():
@@ -960,6 +960,9 @@ class TestForms:
         start = Start(1, 0, ago(9), other.ti.max_tries)
         other.put("workflow_automation_start/1/0", entry_of(start))
         assert others() == [["mapped", 1]]
+        with monkeypatch.context() as patch:  # whatever is left out would be started again
+            patch.setattr(queries, "MAX_TASKS", 1)
+            assert viewer.get(f"{TAB}/others?{task.query}").status_code == 409
         other.put("workflow_automation_outcome/1/0", entry_of(Outcome("nothing", ago(8))))
         assert others() == []
 

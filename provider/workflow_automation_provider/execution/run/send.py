@@ -8,7 +8,8 @@ decides: see :mod:`~.start_decision`.
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+import math
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from workflow_automation_provider.client.checks import one_line
@@ -30,12 +31,17 @@ from workflow_automation_provider.execution.record.entries import (
 from workflow_automation_provider.execution.record.start_decision import KnownStart, StartOptions
 from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
 from workflow_automation_provider.execution.run.settlement import Settlement
+from workflow_automation_provider.hooks.mailbox import MARGIN
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request, Run
     from workflow_automation_provider.execution.record.start_record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+# An attempt after that would give its run a URL that expires before the wait for it ends: the next
+# try signs another.
+_LONGEST = (MARGIN - timedelta(minutes=2)).total_seconds()
 
 REVOKED = "A run of it that claims its start from now on is told to stop."
 
@@ -82,7 +88,8 @@ class StartSender:
                     "its record."
                 )
 
-            run = self._retrier.send(self._send_request)
+            longest = _LONGEST if start.mailbox else math.inf
+            run = self._retrier.send(self._send_request, longest=longest)
         except WorkflowAutomationError as error:
             return self._after_error(error)
         except BaseException as error:

@@ -362,6 +362,16 @@ def test_a_rejected_start_is_sent_again(mailed):
     assert (task.state, triggers(task)) == ("deferred", 2)
 
 
+def test_no_run_gets_a_url_that_expires_before_the_wait_for_it_ends(mailing):
+    """Each wait that the service asks for counts: the next try signs another."""
+    task = mailing(send_retry_timeout=60, retries=1)
+    task.faults.add("busy", retry_after="600", times=2)
+    task.try_()
+    assert (task.state, triggers(task), task.flow.runs) == ("up_for_retry", 2, [])
+    task.try_()
+    assert (task.state, triggers(task), len(task.flow.runs)) == ("deferred", 3, 1)
+
+
 def test_a_run_that_the_response_does_not_name_is_taken_by_its_end(mailed):
     told: list[int] = []
 
