@@ -449,6 +449,8 @@ def test_a_charset_that_is_not_that_of_the_body_hides_nothing(charset):
     headers = {"content-type": f"text/plain; charset={charset}"}
     body = f"{KEY} {'x' * 2**20}".encode()[: 2**20]
     assert failure_of(BY_KEY, 409, body, headers=headers).quote == WITHHELD
+    part = failure_of(BY_KEY, 409, f"{KEY[1:]}x".encode(), headers=headers).quote
+    assert part == WITHHELD
     failure_of(BY_KEY, 409, b"x" * 2**20, headers=headers)
 
 

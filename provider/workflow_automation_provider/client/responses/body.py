@@ -76,8 +76,8 @@ def readable(response: Response, redact: Redactor) -> Response:
     except (LookupError, ValueError):  # there is no such charset, or the body has another
         return response
 
-    has_secret = redact.has_secret(response.body.decode("latin-1"))
-    hides_secret = has_secret and not redact.has_secret(text)
+    has_secret = redact.reveals(response.body.decode("latin-1"))
+    hides_secret = has_secret and not redact.reveals(text)
     return response if hides_secret else response._replace(body=body)
 
 

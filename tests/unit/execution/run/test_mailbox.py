@@ -107,7 +107,7 @@ def test_the_trigger_knows_the_mailbox_and_the_deadline(mailed, folder):
     path, kwargs = task.last.trigger.serialize()
     assert path == "workflow_automation_provider.triggers.mailbox.MailboxTrigger"
     start = entries(task, START)["1/0"]
-    assert kwargs["mailbox"] == start["mailbox"] == f"{folder}/{start['token']}.json"
+    assert kwargs["mailbox"] == start["mailbox"] == f"{folder}/{start['token_hash']}.json"
     assert "callback_url" not in start
 
 
