@@ -134,13 +134,13 @@ def make_runs(airflow: Airflow) -> None:
         "start/1/0",
         at=ago(HOURS + 8),
         flow_id="nightly",
-        token=DIGEST,
+        token_hash=DIGEST,
         completion_timeout=24 * 60 * 60,
         callback_url="https://airflow.example/workflow-automation/callback",
         **target,
     )
     put(airflow, *at, "outcome/1/0", **outcome(1001) | {"at": ago(HOURS + 7)})
-    put(airflow, *at, f"run/{DIGEST}", claim={"at": ago(HOURS + 6), "run_id": "1001"})
+    put(airflow, *at, f"report/{DIGEST}", claim={"at": ago(HOURS + 6), "run_id": "1001"})
     say(airflow, "Reading orders", 0.25)
     at = ("nightly_report", STARTED)
     set_state(airflow, *at, "running")
