@@ -143,7 +143,7 @@ def test_wait_in_a_mailbox(run, service, workflow_automation_connect, tmp_path):
     service.callbacks.add(result={"rows": 3, "file": "orders.csv"}, delay=0.2)
     assert run("wait").xcom("announce") == "3 rows are in orders.csv"
     (callback,) = service.journal.callbacks()
-    assert (callback.status, callback.url) == (200, next(folder.iterdir()).as_uri())
+    assert (callback.status, callback.url) == (200, next(folder.glob("*.json")).as_uri())
 
 
 @pytest.mark.since_3_3

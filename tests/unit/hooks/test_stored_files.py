@@ -253,7 +253,7 @@ class Unquoted(Flat):
 
 class TestVersions:
     @pytest.fixture
-    def unquoted(self):
+    def unquoted(self, service):  # which forgets the stores of the test before
         store = Unquoted()
         store.keys = {f"/bucket/{name}" for name in ("a", "ab", "b/c", "b/d/")}
         store.fields = {"etag": "1"}

@@ -74,7 +74,7 @@ class TestOutcomes:
         ("fault", "code", "consequence"),
         [
             ("drop_after", "start-unknown", MAYBE),
-            ("garbage", "unidentified", "A run was started"),
+            ("garbage", "unidentified", MAYBE),
             ("busy", "busy", NO_RUN),
         ],
     )

@@ -7,7 +7,7 @@ The record of a start: its entries in Airflow's task state store, and what is re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from workflow_automation_provider.exceptions import (
@@ -291,6 +291,7 @@ class StartRecord(TaskRecord):
             known["mailbox"] = before.mailbox
             if before.mailbox:
                 wait.pop("heartbeat_timeout", None)  # its run can report nothing but its end
+                wait["completion_timeout"] = _left_to_write(before, wait)
 
             known["issuer"] = before.issuer or before.place
 
@@ -355,3 +356,21 @@ def _unread(error: NotSentError, facts: KnownStart, run_id: str | None) -> Workf
         flow_id=facts.start.flow_id,
         run_id=run_id,
     )
+
+
+def _left_to_write(start: Start, wait: Mapping[str, float | None]) -> float | None:
+    """
+    Return how many seconds the task waits for a run that has the URL of an earlier start.
+
+    No longer than the URL can be used: it was signed when that start was recorded.
+    """
+    from workflow_automation_provider.hooks.mailbox import MARGIN
+
+    timeout = wait.get("completion_timeout")
+    if timeout is None or start.completion_timeout is None:
+        return timeout
+
+    # That of a start that has adopted its run is bounded already.
+    margin = timedelta() if start.run else MARGIN
+    until = start.at + timedelta(seconds=start.completion_timeout) + margin
+    return min(timeout, max((until - datetime.now(UTC)).total_seconds(), 0.0))

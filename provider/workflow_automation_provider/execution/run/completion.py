@@ -201,9 +201,12 @@ class CompletionWait:
             where = f"run {run['run_id']}"
 
         timeout = facts.until - facts.since
+        when = f"within completion_timeout ({timeout})"
+        if facts.start.mailbox and facts.start.run:
+            when = f"by {facts.until:%H:%M:%S}, after which the run cannot write to its mailbox"
+
         overdue = RunTimeoutError(
-            f"No result was reported within completion_timeout ({timeout}). "
-            f"{self._reports_text(facts)}",
+            f"No result was reported {when}. {self._reports_text(facts)}",
             next_step=f"Look at {where}.\n{_last_step_text(facts.start)}",
             **self._ids(facts),
         )

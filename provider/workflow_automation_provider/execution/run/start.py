@@ -246,7 +246,14 @@ class RunStarter:
             "Returning run %s, which was entered in the task's state store, not starting another.",
             one_line(run["run_id"]),
         )
-        return self._return(self._record.adopt(run, last, **self._options.wait_fields))
+        facts = self._record.adopt(run, last, **self._options.wait_fields)
+        if facts.start.mailbox and facts.start.wait_for_completion:
+            self._log.info(
+                "The task waits until %s at the latest: the run cannot write to its mailbox later.",
+                facts.until.isoformat(timespec="seconds"),
+            )
+
+        return self._return(facts)
 
     def _return_last(self) -> RunResult:
         """
