@@ -23,15 +23,15 @@ from msgspec.structs import replace as replace_entry
 from rules import Task
 from state import NOBODY, NOW, Press, Start, State, run_id
 from state import Known as Read
-from workflow_automation_provider.plugins.advice import Action, Advice, Kind, Known, TaskNow, advise
+from workflow_automation_provider.plugins.advice import Action, Advice, ActionKind, Known, TaskNow, advise
 
 if TYPE_CHECKING:
     from words import Size
     from workflow_automation_provider.execution.record.start_decision import KnownStart
 
 _STATES = {"parked": "awaiting_input", "retry": "up_for_retry"}
-_CLEARS = {Kind.CONTINUE, Kind.START}
-_MARKS = {Kind.SUCCEED: "success", Kind.FAIL: "failed"}
+_CLEARS = {ActionKind.CONTINUE, ActionKind.START}
+_MARKS = {ActionKind.SUCCEED: "success", ActionKind.FAIL: "failed"}
 
 
 class Tab(NamedTuple):
@@ -45,7 +45,7 @@ class Tab(NamedTuple):
         return self.advice.sentences[0].text
 
     @property
-    def kinds(self) -> set[Kind]:
+    def kinds(self) -> set[ActionKind]:
         return {action.kind for action in self.advice.actions}
 
     @property
@@ -109,7 +109,7 @@ class People(Task):
 
     def _press(self, s: State, tab: Tab, action: Action, run: int) -> Press:
         todo = []
-        is_taken_back = action.kind is Kind.TAKE_BACK or "given-stays" not in self.on
+        is_taken_back = action.kind is ActionKind.TAKE_BACK or "given-stays" not in self.on
         if run != NOBODY:
             todo.append("give")
         elif tab.known.given is not None and is_taken_back:
@@ -210,7 +210,7 @@ class People(Task):
         tabs = self.tabs(s)
         kinds = set.intersection(*(tab.kinds for tab in tabs)) if tabs else set()
         is_given = s.last is not None and s.adopted != NOBODY
-        if is_given and s.task in ("failed", "success") and Kind.TAKE_BACK not in kinds:
+        if is_given and s.task in ("failed", "success") and ActionKind.TAKE_BACK not in kinds:
             return "what was given can no longer be taken back"
         if self._lacks_action(s, kinds):
             return "a doubt has no action that settles it"
@@ -301,7 +301,7 @@ class People(Task):
             return False  # it asks, and is told to stop
         return not run.is_denied or reports.has_begun
 
-    def _lacks_action(self, s: State, kinds: set[Kind]) -> bool:
+    def _lacks_action(self, s: State, kinds: set[ActionKind]) -> bool:
         """Whether nothing settles what became of the run of the last start."""
         last = s.last
         if last is None or s.task not in ("failed", "parked"):
@@ -313,4 +313,4 @@ class People(Task):
         if not any(self._works(s, number) for number in runs):
             return False
         has_failed = end is not None and end.status == "failed"
-        return Kind.START not in kinds or not (has_failed or kinds & {Kind.CONTINUE, Kind.SUCCEED})
+        return ActionKind.START not in kinds or not (has_failed or kinds & {ActionKind.CONTINUE, ActionKind.SUCCEED})

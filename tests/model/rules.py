@@ -208,7 +208,7 @@ class Rules:
             return Verdict.WAIT, number
         if "stale-revoke" in on and decides and saw.is_wanted:
             saw = replace(saw, task="running")
-        verdict, after = callback_decision.decide(said, saw, NOW)
+        verdict, after = callback_decision.verdict_on(said, saw, NOW)
         is_stop = after.stopped and not before.stopped
         if "late-words" in on and is_claim and is_own_end and not before.stopped:
             after = replace_entry(before, stopped=NOW)

@@ -222,7 +222,7 @@ class Uploader:
         """Send the requests that no earlier try sent; return the result of all of them."""
         confirmed, responses = self._confirmed(digest, len(requests))
         left = requests[confirmed:]
-        progress = Progress(sum(len(request.content) for request in left), self._log)
+        progress = UploadProgress(sum(len(request.content) for request in left), self._log)
 
         for number, request in enumerate(left, start=confirmed + 1):
             response = self._send(request, progress)[:_KEPT_RESPONSE]
@@ -261,7 +261,7 @@ class Uploader:
         self._log.info("An earlier try sent %d of %d requests.", confirmed, count)
         return confirmed, entry["responses"]
 
-    def _send(self, request: Request, progress: Progress) -> str:
+    def _send(self, request: Request, progress: UploadProgress) -> str:
         sent_before = progress.done
 
         def send() -> str:
@@ -281,7 +281,7 @@ class Uploader:
             )
 
 
-class Progress:
+class UploadProgress:
     """
     Log how much of an upload is sent, every 15 seconds: nothing for a short one.
 

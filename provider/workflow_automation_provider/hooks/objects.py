@@ -70,12 +70,12 @@ class StoredFile(File):
     :param listing: the glob whose listing found it, None if it was looked up
     """
 
-    store: Store
+    store: ObjectStore
     key: str
     listing: Glob | None
 
 
-class Store:
+class ObjectStore:
     """A file system, with the scheme of its URLs."""
 
     def __init__(self, fs: Any, scheme: str) -> None:

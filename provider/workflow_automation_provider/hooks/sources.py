@@ -19,7 +19,7 @@ from workflow_automation_provider.hooks.stored_files import stored_files
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
-    from workflow_automation_provider.hooks.objects import Store
+    from workflow_automation_provider.hooks.objects import ObjectStore
 
 _LOGGED_NAMES = 10
 
@@ -53,7 +53,7 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
         )
 
     # First, the look-ups of all objects that are named are begun; then each is waited for.
-    stores: dict[int, Store] = {}
+    stores: dict[int, ObjectStore] = {}
     begun = [
         _elements_of(f"files[{number}]", source, stores) for number, source in enumerate(files)
     ]
@@ -81,7 +81,9 @@ def warn_of_repeated_names(requests: Iterable[Request], file_format: FileFormat,
             return
 
 
-def _elements_of(name: str, source: FileSource, stores: dict[int, Store]) -> Iterable[Element]:
+def _elements_of(
+    name: str, source: FileSource, stores: dict[int, ObjectStore]
+) -> Iterable[Element]:
     """
     Return the elements of a source, which are found as they are iterated.
 

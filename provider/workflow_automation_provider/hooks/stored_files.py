@@ -14,7 +14,7 @@ from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.hooks.objects import (
     Info,
-    Store,
+    ObjectStore,
     StoredFile,
     fingerprint_of,
     version_of,
@@ -35,7 +35,7 @@ _MAX_WAITS = 3
 
 
 def stored_files(
-    name: str, source: str | ObjectStoragePath, stores: dict[int, Store]
+    name: str, source: str | ObjectStoragePath, stores: dict[int, ObjectStore]
 ) -> Iterator[File]:
     """
     Return the files of a source, which are found as they are iterated.
@@ -51,7 +51,7 @@ def stored_files(
         fs, path = stored_at(name, source)
         scheme = str(source).partition("://")[0].strip().lower()
         if id(fs) not in stores:
-            stores[id(fs)] = Store(fs, scheme)
+            stores[id(fs)] = ObjectStore(fs, scheme)
 
         store = stores[id(fs)]
 
@@ -64,7 +64,7 @@ def stored_files(
     return _with_errors_of(name, source, files)
 
 
-def _all_found(store: Store, path: str, *, is_prefix: bool) -> Iterator[File]:
+def _all_found(store: ObjectStore, path: str, *, is_prefix: bool) -> Iterator[File]:
     """Yield the files that a glob or a prefix names."""
     found = store.find_below(path) if is_prefix else store.find(path)
     # Free the listing, which may be large: all that is needed of it was taken.
@@ -81,7 +81,7 @@ def _all_found(store: Store, path: str, *, is_prefix: bool) -> Iterator[File]:
         yield _stored_file(store, one.key, info, path=one.path, listing=one.listing)
 
 
-def _one_named(store: Store, key: str, looked_up: Callable[[], Info]) -> Iterator[File]:
+def _one_named(store: ObjectStore, key: str, looked_up: Callable[[], Info]) -> Iterator[File]:
     """Yield the file of a key."""
     info = _once_old_enough(store, key, looked_up())
     yield _stored_file(store, key, info, path=None, listing=None)
@@ -108,7 +108,7 @@ def _errors_of(name: str, source: object) -> Iterator[None]:
 
 
 def _stored_file(
-    store: Store, key: str, info: Info, *, path: str | None, listing: Glob | None
+    store: ObjectStore, key: str, info: Info, *, path: str | None, listing: Glob | None
 ) -> File:
     """
     Return the file of an object.
@@ -149,7 +149,7 @@ def _stored_file(
     )
 
 
-def _once_old_enough(store: Store, key: str, info: Info) -> Info:
+def _once_old_enough(store: ObjectStore, key: str, info: Info) -> Info:
     """
     Return what a store has of an object, once a later change would show in it.
 

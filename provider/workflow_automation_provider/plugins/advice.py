@@ -75,11 +75,11 @@ _ANY_ID = ""
 # What is known ------------------------------------------------------------------------------------
 
 
-class State(enum.Enum):
+class RunStatus(enum.Enum):
     """What is known of a run, in the order in which people should look."""
 
     DOUBT = "in doubt"
-    UNKNOWN = "unknown"
+    UNREADABLE = "unreadable"
     STOPPED = "stopped"
     IDLE = "not started"
     STARTING = "starting"
@@ -226,13 +226,13 @@ class Known:
         return self.facts.start.mailbox.partition("?")[0]
 
 
-def state_of(task: TaskNow, known: Known) -> State:
+def state_of(task: TaskNow, known: Known) -> RunStatus:
     """Return what is known of the run of a start."""
     facts = known.facts
     if facts is None:
-        return State.UNKNOWN
+        return RunStatus.UNREADABLE
     if facts.reports.stopped:
-        return State.STOPPED
+        return RunStatus.STOPPED
 
     outcome, end, claim = facts.outcome, facts.reports.end, facts.reports.claim
     is_current = known.counts(task)
@@ -244,17 +244,17 @@ def state_of(task: TaskNow, known: Known) -> State:
     names_run = outcome is not None and outcome.kind == "run" and not facts.is_revoked
     if facts.start.run or names_run or (facts.reports.has_begun and not is_late):
         if end:
-            return State.ENDED
+            return RunStatus.ENDED
         if is_current and task.is_suspended and known.waits:
-            return State.WAITING
-        return State.CLAIMED if claim else State.STARTED
+            return RunStatus.WAITING
+        return RunStatus.CLAIMED if claim else RunStatus.STARTED
 
     is_of_this_try = is_current and known.try_number == task.try_number
     if not outcome and is_of_this_try and task.state == "running":
-        return State.STARTING
+        return RunStatus.STARTING
 
     is_idle = facts.started_nothing and not facts.start.earlier
-    return State.IDLE if is_idle else State.DOUBT
+    return RunStatus.IDLE if is_idle else RunStatus.DOUBT
 
 
 # What is said -------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class Sentence(NamedTuple):
     by_hand: str = ""
 
 
-class Kind(enum.StrEnum):
+class ActionKind(enum.StrEnum):
     """What an action does, as the script has it."""
 
     CONTINUE = "continue"
@@ -309,7 +309,7 @@ class Action(NamedTuple):
     :param takes_result: whether the flow's result can be given
     """
 
-    kind: Kind
+    kind: ActionKind
     label: str
     question: str
     fields: Sequence[RunField] = ()
@@ -337,7 +337,7 @@ def advise(task: TaskNow, starts: Sequence[Known]) -> Advice:
     return Advice([_sentence(task, start) for start in starts], _actions(task, starts))
 
 
-def advise_batch(task: TaskNow, batch: State, is_current: bool) -> Sentence:
+def advise_batch(task: TaskNow, batch: RunStatus, is_current: bool) -> Sentence:
     """Return what is said of a batch: there are no actions."""
     if not is_current:
         return Sentence(f"{_SINCE} It starts all items again.")
@@ -348,7 +348,7 @@ def advise_batch(task: TaskNow, batch: State, is_current: bool) -> Sentence:
         "Correct any rejected ones, and start those without a run in a new batch.\n"
         "A Clear starts all items again."
     )
-    if batch is State.DOUBT:
+    if batch is RunStatus.DOUBT:
         return Sentence(f"{_LOOK.capitalize()}\n{again}")
     return Sentence(again)
 
@@ -372,25 +372,25 @@ def _sentence(task: TaskNow, known: Known) -> Sentence:
         return Sentence(f"The task {how}.", _CLEAR)
     if task.is_suspended and known.waits:
         return _of_wait(task, known)
-    if state is State.DOUBT:
+    if state is RunStatus.DOUBT:
         return Sentence(f"{_LOOK.capitalize()} The task's log says what its next try does.")
 
     return Sentence("Nothing to do: the task goes on by itself.")
 
 
-def _left_behind(known: Known, state: State) -> str:
+def _left_behind(known: Known, state: RunStatus) -> str:
     """Return what is known of a run that the task no longer has."""
     asks = known.facts is not None and known.facts.start.can_call
     match state:
-        case State.IDLE:
+        case RunStatus.IDLE:
             return "No run was started."
-        case State.ENDED:
+        case RunStatus.ENDED:
             return "The run has ended."
-        case State.STOPPED:
+        case RunStatus.STOPPED:
             return "The run was told to stop."
-        case State.STARTED | State.CLAIMED if asks:
+        case RunStatus.STARTED | RunStatus.CLAIMED if asks:
             return "If the run asks Airflow, it is told to stop."
-        case State.STARTED | State.CLAIMED:
+        case RunStatus.STARTED | RunStatus.CLAIMED:
             return "The run may still be at work."
 
     return f"A run may have been started: {_LOOK}"
@@ -426,12 +426,12 @@ def _of_given(task: TaskNow, known: Known) -> Sentence:
     return Sentence(f"{what}: a Clear continues with it.")
 
 
-def _of_failed(task: TaskNow, known: Known, state: State) -> Sentence:
+def _of_failed(task: TaskNow, known: Known, state: RunStatus) -> Sentence:
     if known.end == "failed":
         return Sentence("The run failed. Fix the cause, then start another run.", _CLEAR)
-    if state is State.STOPPED:
+    if state is RunStatus.STOPPED:
         return Sentence("The run is told to stop when it asks Airflow.", _CLEAR)
-    if state is State.IDLE:
+    if state is RunStatus.IDLE:
         return Sentence("No run was started.", "Fix the cause, then clear the task.")
 
     what = _what_is_known(known)
@@ -526,8 +526,8 @@ def _of_waiting_task(current: Sequence[Known]) -> list[Action]:
     succeed = f"Marks the task as success. The next tasks go on.{unread}"
     fail = f"Marks the task as failed, without a retry.{unread}"
     return [
-        Action(Kind.SUCCEED, "The run succeeded", succeed, takes_result=True),
-        Action(Kind.FAIL, "The run failed", fail),
+        Action(ActionKind.SUCCEED, "The run succeeded", succeed, takes_result=True),
+        Action(ActionKind.FAIL, "The run failed", fail),
     ]
 
 
@@ -537,7 +537,7 @@ def _of_failed_task(task: TaskNow, current: Sequence[Known]) -> list[Action]:
     open_ones = [
         start
         for start, state in zip(current, states, strict=True)
-        if start.end != "failed" and state is not State.IDLE
+        if start.end != "failed" and state is not RunStatus.IDLE
     ]
     to_continue = [start for start in open_ones if start.can_continue]
 
@@ -546,7 +546,7 @@ def _of_failed_task(task: TaskNow, current: Sequence[Known]) -> list[Action]:
         # A Clear starts the others again as well, so each start has a field.
         fields = [_field(start) for start in to_continue[:MAX_FIELDS]]
         label, question = "Continue with this run", "The task continues with {runs}."
-        found.append(Action(Kind.CONTINUE, label, question, fields, len(current)))
+        found.append(Action(ActionKind.CONTINUE, label, question, fields, len(current)))
 
     found.append(_start(current, states))
     # With the end that it has reported, the task ends by itself, and has the result.
@@ -570,12 +570,12 @@ def _field(known: Known) -> RunField:
     return RunField(key, known.name, run_id, known.run_link)
 
 
-def _start(current: Sequence[Known], states: Sequence[State]) -> Action:
+def _start(current: Sequence[Known], states: Sequence[RunStatus]) -> Action:
     label, question = "Start another run", "Starts a run."
-    is_first = {*states} == {State.IDLE}
+    is_first = {*states} == {RunStatus.IDLE}
     if is_first:
         label = "Start a run"
-    elif [*states] == [State.DOUBT] and not current[0].has_run:
+    elif [*states] == [RunStatus.DOUBT] and not current[0].has_run:
         label = "No run was started: start one"
 
     if len(current) > 1:
@@ -585,15 +585,15 @@ def _start(current: Sequence[Known], states: Sequence[State]) -> Action:
     elif not is_first:
         question = _question_of_another(current[0], states[0])
 
-    return Action(Kind.START, label, f"{question}{_unread(current)}")
+    return Action(ActionKind.START, label, f"{question}{_unread(current)}")
 
 
-def _question_of_another(known: Known, state: State) -> str:
+def _question_of_another(known: Known, state: RunStatus) -> str:
     """Return what it means to start a run where there may be one."""
     assert known.facts  # noqa: S101
     if known.end == "failed":
         return "Starts another run. The one before has failed."
-    if state is State.STOPPED:
+    if state is RunStatus.STOPPED:
         return "Starts another run. The one before was told to stop."
     if not known.has_run:
         return "Starts a run. That is a second run if there is one already."
@@ -614,14 +614,14 @@ def _mark_as_success(open_ones: Sequence[Known]) -> Action:
         question = f"{question} They do not get the result that the run has reported."
 
     label = "The run did the work: mark as success"
-    return Action(Kind.SUCCEED, label, f"{question}{_unread(open_ones)}")
+    return Action(ActionKind.SUCCEED, label, f"{question}{_unread(open_ones)}")
 
 
 def _take_back(given: Sequence[Known]) -> Action:
     run_id, _ = given_run(given[0])
     what = f"run {run_id}" if run_id and len(given) == 1 else "what was given"
     question = f"The task no longer has {what}. {_CLEAR}"
-    return Action(Kind.TAKE_BACK, f"Take back {what}", question)
+    return Action(ActionKind.TAKE_BACK, f"Take back {what}", question)
 
 
 def _unread(starts: Iterable[Known]) -> str:

@@ -44,7 +44,11 @@ from workflow_automation_provider.execution.record.callback import (
     digest_of,
     task_of,
 )
-from workflow_automation_provider.execution.record.callback_decision import Seen, Verdict, decide
+from workflow_automation_provider.execution.record.callback_decision import (
+    Seen,
+    Verdict,
+    verdict_on,
+)
 from workflow_automation_provider.execution.record.entries import (
     START,
     START_KEY,
@@ -145,7 +149,7 @@ def respond(token: IssuedToken, report: Report) -> tuple[Verdict, End | None]:
             return Verdict.STOP, None
 
         seen = locked.seen
-        verdict, after = decide(report, seen, now)
+        verdict, after = verdict_on(report, seen, now)
         if after != seen.reports:
             _write(locked, report_key(token.digest), after)
 

@@ -44,14 +44,14 @@ from workflow_automation_provider.client.redaction import CALLBACK_PATH
 from workflow_automation_provider.plugins import queries
 from workflow_automation_provider.plugins.advice import (
     Known,
+    RunStatus,
     Sentence,
-    State,
     TaskNow,
     advise,
     advise_batch,
     given_keys,
 )
-from workflow_automation_provider.plugins.rendering import HEADERS, response, shown
+from workflow_automation_provider.plugins.rendering import RESPONSE_HEADERS, response, visible
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
@@ -127,8 +127,8 @@ def _flow_runs(request: Request, user: GetUserDep, q: str = "", state: str = "")
         state=state,
         rows=sorted(rows, key=lambda run: run.pressure),
         counts=Counter(run.state for run in found),
-        doubts=states[State.DOUBT],
-        is_whole=not has_more and not states[State.UNKNOWN],
+        doubts=states[RunStatus.DOUBT],
+        is_whole=not has_more and not states[RunStatus.UNREADABLE],
         has_more=has_more,
         max_rows=MAX_ROWS,
         doubt_days=DOUBT_FOR.days,
@@ -245,7 +245,7 @@ def flow_run_of_a_person(task: _TaskDep, name: str = "", flow_run: str = "") -> 
 
     :param name: the name of the start
     """
-    shown_id, typed = shown(flow_run, 1000), flow_run.strip()
+    shown_id, typed = visible(flow_run, 1000), flow_run.strip()
     known = next((one for one in _last_of_each_name(task.runs) if one.name == name), None)
     why = "the task has no such start"
     if known:
@@ -270,7 +270,8 @@ def _others(task: _TaskDep) -> list[tuple[str, int]]:
 
 
 def _may_have_run(task: queries.Task) -> bool:
-    return any(run.state not in (State.IDLE, State.STOPPED) for run in task.runs if run.is_current)
+    current = (run for run in task.runs if run.is_current)
+    return any(run.state not in (RunStatus.IDLE, RunStatus.STOPPED) for run in current)
 
 
 def _has_triggerer() -> bool:
@@ -300,7 +301,7 @@ async def _failed(request: Request, error: HTTPException | SQLAlchemyError) -> R
             then = f"{then}?{request.url.query}"
 
         login = f"{_base(request)}/api/v2/auth/login?next={quote(then, safe='')}"
-        return RedirectResponse(login, HTTPStatus.SEE_OTHER, headers=HEADERS)
+        return RedirectResponse(login, HTTPStatus.SEE_OTHER, headers=RESPONSE_HEADERS)
 
     message = error.detail
     if error.status_code == HTTPStatus.FORBIDDEN:

@@ -23,7 +23,7 @@ from markupsafe import Markup
 
 from workflow_automation_provider.client.checks import browser_link
 from workflow_automation_provider.execution.errors import printable, without_escape_codes
-from workflow_automation_provider.plugins.advice import State
+from workflow_automation_provider.plugins.advice import RunStatus
 
 ONE_LINE = 100
 """Up to how many characters a value is shown in one line."""
@@ -31,7 +31,7 @@ ONE_LINE = 100
 _UNITS = (("day", "days", 86400), ("h", "h", 3600), ("min", "min", 60))
 
 
-def shown(text: object, limit: int = 300) -> str:
+def visible(text: object, limit: int = 300) -> str:
     """
     Return any value as text, cut, without characters that hide or reverse others.
 
@@ -90,19 +90,19 @@ _SCRIPT = _source("page.js")
 _ENVIRONMENT = Environment(
     autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=ChainableUndefined
 )
-_ENVIRONMENT.filters |= {"shown": shown, "web": _web, "duration": duration}
+_ENVIRONMENT.filters |= {"shown": visible, "web": _web, "duration": duration}
 _ENVIRONMENT.filters["segment"] = partial(quote, safe="")  # of a path
 _TEMPLATE = _ENVIRONMENT.from_string(
     _source("page.html"),
     {
-        "State": State,
+        "State": RunStatus,
         "ONE_LINE": ONE_LINE,
         "style": Markup(_STYLE),  # noqa: S704
         "script": Markup(_SCRIPT),  # noqa: S704
     },
 )
 
-HEADERS = {
+RESPONSE_HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": (
         f"default-src 'none'; style-src {_hash(_STYLE)}; script-src {_hash(_SCRIPT)}; "
@@ -122,4 +122,4 @@ def response(status: int = HTTPStatus.OK, **values: Any) -> Response:
     """
     page = _TEMPLATE.render(now=datetime.now(UTC), **values)
     # Half of a surrogate pair, which JSON can have, is no text.
-    return HTMLResponse(page.encode(errors="replace"), status, headers=HEADERS)
+    return HTMLResponse(page.encode(errors="replace"), status, headers=RESPONSE_HEADERS)

@@ -30,7 +30,7 @@ from workflow_automation_provider.execution.record.entries import (
     revoked_key,
 )
 from workflow_automation_provider.execution.record.start_decision import KnownStart, known_start
-from workflow_automation_provider.plugins.advice import Known, State, TaskNow, state_of
+from workflow_automation_provider.plugins.advice import Known, RunStatus, TaskNow, state_of
 
 _RESPONSES = {
     "run": "Response: a run was started",
@@ -74,7 +74,7 @@ class RunView:
     row: Any
     task: TaskNow
     at: datetime
-    state: State = State.UNKNOWN
+    state: RunStatus = RunStatus.UNREADABLE
     is_current: bool = True
     steps: Sequence[Step] = ()
     progress: float | None = None
@@ -97,7 +97,7 @@ class RunView:
     @property
     def is_uncertain(self) -> bool:
         """Whether a person has to look for its run."""
-        return self.state in (State.DOUBT, State.UNKNOWN)
+        return self.state in (RunStatus.DOUBT, RunStatus.UNREADABLE)
 
     @property
     def pressure(self) -> tuple[int, datetime]:
@@ -107,9 +107,9 @@ class RunView:
         A task that failed in doubt comes before any other doubt, then the run that is silent for
         longest, then the oldest.
         """
-        if self.state is State.DOUBT and self.task.has_ended:
+        if self.state is RunStatus.DOUBT and self.task.has_ended:
             return 0, self.at
-        if self.state is State.DOUBT:
+        if self.state is RunStatus.DOUBT:
             return 1, self.at
         if self.silent_since:
             return 2, self.silent_since
@@ -181,7 +181,7 @@ def _start(row: Any, task: TaskNow, known: Known, found: _Entries) -> RunView:
     if known.facts:
         at = known.facts.start.at.astimezone(UTC)
         steps = sorted(_steps(known.facts, found, state), key=lambda step: step.at)
-    if known.facts and state is State.WAITING:
+    if known.facts and state is RunStatus.WAITING:
         until = known.facts.until.astimezone(UTC)
         silent_since = _silent_since(known.facts, found.message)
 
@@ -267,20 +267,20 @@ def _entries_of(entries: Mapping[str, Any], key: re.Match[str]) -> _Entries:
     return _Entries(facts, message, revoked_at)
 
 
-def _steps(facts: KnownStart, found: _Entries, state: State) -> Iterator[Step]:
+def _steps(facts: KnownStart, found: _Entries, state: RunStatus) -> Iterator[Step]:
     """Yield the steps: what the task did, and what the run reported and was told."""
     for step in _all_steps(facts, found, state):
         yield step._replace(at=step.at.astimezone(UTC))
 
 
-def _all_steps(facts: KnownStart, found: _Entries, state: State) -> Iterator[Step]:
+def _all_steps(facts: KnownStart, found: _Entries, state: RunStatus) -> Iterator[Step]:
     message = found.message
     start, outcome, reports = facts.start, facts.outcome, facts.reports
     claim, end = reports.claim, reports.end
 
     if start.run:
         yield Step(start.at, "A person gave the task this run", start.run)
-    elif outcome or state is State.STARTING:
+    elif outcome or state is RunStatus.STARTING:
         yield Step(start.at, "Sent")
     else:
         yield Step(start.at, "Sent. No response was recorded")
@@ -341,9 +341,9 @@ def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any])
     parts += [f"{counts[name]} {words}" for name, words in _COUNTS.items() if counts[name]]
     text = ", ".join(parts)
 
-    state = State.ENDED if task.has_ended else State.STARTING
+    state = RunStatus.ENDED if task.has_ended else RunStatus.STARTING
     if counts["unknown"]:
-        state = State.DOUBT
+        state = RunStatus.DOUBT
 
     progress = None
     if counts["total"] and not task.has_ended:

@@ -19,7 +19,7 @@ from workflow_automation_provider.execution.record.entries import (
 from workflow_automation_provider.execution.record.start_decision import KnownStart, why_not
 from workflow_automation_provider.plugins.advice import (
     Known,
-    State,
+    RunStatus,
     TaskNow,
     advise,
     advise_batch,
@@ -138,13 +138,13 @@ def test_the_table(row: str) -> None:
 @pytest.mark.parametrize(
     ("current", "state", "has_ended", "words"),
     [
-        (False, State.DOUBT, True, "before the task was cleared"),
-        (True, State.STARTING, False, "by itself"),
-        (True, State.DOUBT, True, "list of runs"),
-        (True, State.ENDED, True, "A Clear starts all items again"),
+        (False, RunStatus.DOUBT, True, "before the task was cleared"),
+        (True, RunStatus.STARTING, False, "by itself"),
+        (True, RunStatus.DOUBT, True, "list of runs"),
+        (True, RunStatus.ENDED, True, "A Clear starts all items again"),
     ],
 )
-def test_a_batch(current: bool, state: State, has_ended: bool, words: str) -> None:
+def test_a_batch(current: bool, state: RunStatus, has_ended: bool, words: str) -> None:
     now = task("failed" if has_ended else "running")
     assert words in advise_batch(now, state, current).text
 
@@ -172,7 +172,7 @@ def test_no_run_was_started_is_said_only_in_doubt() -> None:
     revoked = known(NAMED)
     assert revoked.facts
     revoked = Known(try_number=1, facts=revoked.facts._replace(is_revoked=True))
-    assert state_of(task(), revoked) is State.DOUBT
+    assert state_of(task(), revoked) is RunStatus.DOUBT
     labels = [action.label for action in advise(task(), [revoked]).actions]
     assert labels[1] == "Start another run"
     assert advise(task(), [known()]).actions[1].label == "No run was started: start one"

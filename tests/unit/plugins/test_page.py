@@ -509,7 +509,7 @@ class TestDoubts:
             task.change(state=state)
             found = listed()
             assert "Nothing is in doubt" not in found.text
-            assert "unknown|" in found.rows[1] + found.rows[2]
+            assert "unreadable|" in found.rows[1] + found.rows[2]
         task.change(state="success")
         monkeypatch.setattr(queries, "MAX_TASKS", 1)
         Task(dag).outcome()
@@ -1141,7 +1141,7 @@ class TestHostileTexts:
 
     @given(st.text())
     def test_every_text_can_be_seen(self, text):
-        assert all(c.isprintable() or c.isspace() for c in rendering.shown(text))
+        assert all(c.isprintable() or c.isspace() for c in rendering.visible(text))
 
     @pytest.mark.parametrize(
         "value",

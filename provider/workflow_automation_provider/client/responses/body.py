@@ -54,7 +54,7 @@ _SLOW_CODEC = "punycode"
 # Compression and charsets ------------------------------------------------------------------------
 
 
-def readable(response: Response, redact: Redactor) -> Response:
+def readable(response: Response, redactor: Redactor) -> Response:
     """
     Return a response with its body decompressed and in UTF-8, as far as it can be.
 
@@ -76,8 +76,8 @@ def readable(response: Response, redact: Redactor) -> Response:
     except (LookupError, ValueError):  # there is no such charset, or the body has another
         return response
 
-    has_secret = redact.reveals(response.body.decode("latin-1"))
-    hides_secret = has_secret and not redact.reveals(text)
+    has_secret = redactor.reveals(response.body.decode("latin-1"))
+    hides_secret = has_secret and not redactor.reveals(text)
     return response if hides_secret else response._replace(body=body)
 
 
@@ -217,7 +217,7 @@ def is_of_tls_port(response: Response) -> bool:
 # The service's own words --------------------------------------------------------------------------
 
 
-def own_words(response: Response, redact: Redactor) -> str:
+def own_words(response: Response, redactor: Redactor) -> str:
     """
     Return the service's own words, or in parentheses why they are not shown.
 
@@ -227,11 +227,11 @@ def own_words(response: Response, redact: Redactor) -> str:
     if not response.body.strip():
         return ""
     if response.error:  # the redactor would not find a part of a secret
-        return f"(not shown: {cut_off(response, response.error, redact)})"
+        return f"(not shown: {cut_off(response, response.error, redactor)})"
 
     text = response.body.decode(errors="replace")
     if is_web_page(response):
-        return f"{_PAGE} {_title_of(text, redact)}".rstrip()
+        return f"{_PAGE} {_title_of(text, redactor)}".rstrip()
 
     kind = _media_type(response)
     is_text = "\ufffd" not in text and (kind in _TEXTS or kind.endswith("json"))
@@ -244,27 +244,27 @@ def own_words(response: Response, redact: Redactor) -> str:
     if not is_text:
         return "(not shown: it is neither JSON nor plain text)"
     if isinstance(document, str):
-        return redact.text(document)
+        return redactor.text(document)
 
-    return redact.text(text.strip())
+    return redactor.text(text.strip())
 
 
-def _title_of(page: str, redact: Redactor) -> str:
+def _title_of(page: str, redactor: Redactor) -> str:
     """Return the title of a web page as text, empty if it has none that can be read."""
     found = _TITLE.search(page)
     if found is None or "\ufffd" in found[1]:
         return ""
-    return redact.text(html.unescape(found[1]).strip())
+    return redactor.text(html.unescape(found[1]).strip())
 
 
-def quote(response: Response, redact: Redactor) -> str:
+def quote(response: Response, redactor: Redactor) -> str:
     """Return the service's own words in one line, shortened."""
-    words = own_words(response, redact)
+    words = own_words(response, redactor)
     printable = "".join(char if char.isprintable() else " " for char in words)
     line = " ".join(printable.split())
     return line if len(line) <= QUOTE_LIMIT else f"{line[:QUOTE_LIMIT]}…"
 
 
-def cut_off(response: Response, error: Exception, redact: Redactor) -> str:
+def cut_off(response: Response, error: Exception, redactor: Redactor) -> str:
     """Return that a response was cut off, and why."""
-    return f"it was cut off after {len(response.body)} bytes: {describe(error, redact)}"
+    return f"it was cut off after {len(response.body)} bytes: {describe(error, redactor)}"

@@ -41,7 +41,7 @@ _NO_TLS = (
 )
 
 
-def describe(error: Exception, redact: Redactor) -> str:
+def describe(error: Exception, redactor: Redactor) -> str:
     """Return what happened, without secrets."""
     if isinstance(error, StoppedError):
         return "the task was ended"
@@ -49,7 +49,7 @@ def describe(error: Exception, redact: Redactor) -> str:
         return "it took longer than the connection's timeout"
 
     # h11 quotes an invalid header in its errors, and the service may have put the key into one.
-    text = redact.text(str(error)).strip().removesuffix(".")
+    text = redactor.text(str(error)).strip().removesuffix(".")
     if _is_of_network(error):
         return text or "the connection failed"
 

@@ -24,7 +24,7 @@ _STATUS_LINE = re.compile(rb"^HTTP/1\.[01] ([2-5][0-9]{2})\b", re.MULTILINE)
 
 
 def error_without_response(
-    request: Request, error: Exception, progress: SendProgress, redact: Redactor, via: str
+    request: Request, error: Exception, progress: SendProgress, redactor: Redactor, via: str
 ) -> WorkflowAutomationError:
     """
     Return the exception for a request without a response that can be read.
@@ -36,7 +36,7 @@ def error_without_response(
     :param progress: how much of the request was sent
     :param via: the proxy that was used, empty if there was none
     """
-    instead = what_came(error, progress, redact)
+    instead = what_came(error, progress, redactor)
     status = _status_in(progress.head)
     if progress.whole:
         hint = hint_for(error, progress, request.url, via)
@@ -52,7 +52,7 @@ def error_without_response(
         )
 
     what = "aborted before all of it was sent" if progress.begun else f"not sent{via}"
-    why = f"it got {instead}" if progress.head else describe(error, redact)
+    why = f"it got {instead}" if progress.head else describe(error, redactor)
     return NotSentError(
         f"{request.title} was {what}: {why}.",
         consequence=nothing_done(request),
@@ -81,9 +81,9 @@ def unknown_outcome(
     )
 
 
-def what_came(error: Exception, progress: SendProgress, redact: Redactor) -> str:
+def what_came(error: Exception, progress: SendProgress, redactor: Redactor) -> str:
     """Return what came in place of a response that can be read: no response, or a part of one."""
-    why = describe(error, redact)
+    why = describe(error, redactor)
     if progress.head.startswith(TLS_ALERT):
         return "an alert of TLS in place of a response"
     if not progress.head:

@@ -21,7 +21,7 @@ from workflow_automation_provider.client.responses.statuses import error_of, row
 
 
 def read_run(
-    response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
+    response: Response, request: Request, redactor: Redactor, busy_statuses: Collection[int] = ()
 ) -> Run:
     """
     Return the run that a trigger started.
@@ -31,23 +31,23 @@ def read_run(
     :param busy_statuses: with which the service rejects a request before it has done anything
     :raises WorkflowAutomationError: the outcome of the first of :data:`~.statuses.ROWS` that fits
     """
-    response = readable(response, redact)
+    response = readable(response, redactor)
     run: Run | None = None
     why = ""
     try:
-        run = _run_of(response, request, redact)
+        run = _run_of(response, request, redactor)
     except ValueError as error:
-        why = redact.text(str(error))
+        why = redactor.text(str(error))
 
     row = row_of(response, request, run, busy_statuses)
     if run is None or row.outcome is not None:
-        raise error_of(row, response, request, redact, why)
+        raise error_of(row, response, request, redactor, why)
 
     return run
 
 
 def read_upload(
-    response: Response, request: Request, redact: Redactor, busy_statuses: Collection[int] = ()
+    response: Response, request: Request, redactor: Redactor, busy_statuses: Collection[int] = ()
 ) -> str:
     """
     Return the response to an upload. Follows section 4.3 of the interface.
@@ -58,18 +58,18 @@ def read_upload(
     :param busy_statuses: with which the service rejects a request before it has done anything
     :raises WorkflowAutomationError: the outcome of the first of :data:`~.statuses.ROWS` that fits
     """
-    response = readable(response, redact)
+    response = readable(response, redactor)
     row = row_of(response, request, None, busy_statuses)
     if row.outcome is not None:
-        raise error_of(row, response, request, redact)
+        raise error_of(row, response, request, redactor)
 
-    return redact.text(storable_text(own_words(response, redact)))
+    return redactor.text(storable_text(own_words(response, redactor)))
 
 
 # The run ------------------------------------------------------------------------------------------
 
 
-def _run_of(response: Response, request: Request, redact: Redactor) -> Run:
+def _run_of(response: Response, request: Request, redactor: Redactor) -> Run:
     """
     Return the run that a response says was started.
 
@@ -77,30 +77,30 @@ def _run_of(response: Response, request: Request, redact: Redactor) -> Run:
         and if the response came before all of the request was sent, since then nothing else shows
         that a run was started
     """
-    document = _document(response, redact)
+    document = _document(response, redactor)
     fields = document if isinstance(document, dict) else {}
     is_required = request.operation is Operation.TRIGGER_BY_PATH or response.early
     run_id: str | None = None
     try:
-        run_id = _run_id(fields.get("run_id"), redact)
+        run_id = _run_id(fields.get("run_id"), redactor)
     except ValueError:
         if is_required:
             raise
 
-    run_link = _run_link(fields.get("run_link"), redact)
+    run_link = _run_link(fields.get("run_link"), redactor)
     rest = _without_identity(document, run_id, run_link)
     text = response.body.decode(errors="replace")
-    return Run(run_id, run_link, request.flow_id, _kept(document, rest, text, redact))
+    return Run(run_id, run_link, request.flow_id, _kept(document, rest, text, redactor))
 
 
-def _document(response: Response, redact: Redactor) -> Any:
+def _document(response: Response, redactor: Redactor) -> Any:
     """
     Return the JSON of a response.
 
     :raises ValueError: if it has none
     """
     if response.error and not is_whole_object(response.body):
-        raise ValueError(cut_off(response, response.error, redact))
+        raise ValueError(cut_off(response, response.error, redactor))
     if not response.body.strip():
         raise ValueError("it is empty")
 
@@ -115,7 +115,7 @@ def _document(response: Response, redact: Redactor) -> Any:
         raise ValueError("it is not JSON") from None
 
 
-def _run_id(value: object, redact: Redactor) -> str:
+def _run_id(value: object, redactor: Redactor) -> str:
     """
     Return a run_id as text.
 
@@ -127,15 +127,15 @@ def _run_id(value: object, redact: Redactor) -> str:
     text = str(value) if type(value) in (str, int) else ""
     if not text.strip() or storable_text(text) != text:
         raise ValueError("its run_id is neither text that a database can store nor a whole number")
-    if redact.has_key(text):
+    if redactor.has_key(text):
         raise ValueError("its run_id contained the API key")
 
     return text
 
 
-def _run_link(value: object, redact: Redactor) -> str | None:
+def _run_link(value: object, redactor: Redactor) -> str | None:
     """Return a run_link, None if it is missing or contains a secret."""
-    if type(value) is not str or redact.has_secret(value):
+    if type(value) is not str or redactor.has_secret(value):
         return None
     return storable_text(value) or None
 
@@ -158,7 +158,7 @@ def _without_identity(document: object, run_id: str | None, run_link: str | None
     return rest
 
 
-def _kept(document: object, rest: object, text: str, redact: Redactor) -> Any:
+def _kept(document: object, rest: object, text: str, redactor: Redactor) -> Any:
     """
     Return a response as it is kept, or a note instead if it reveals a secret.
 
@@ -167,9 +167,9 @@ def _kept(document: object, rest: object, text: str, redact: Redactor) -> Any:
     :param text: the response before it was parsed, which is kept if Airflow cannot store it parsed
     """
     decoded = json.dumps(document)
-    has_secret = redact.has_secret(text) or redact.has_secret(decoded)
-    if has_secret or redact.reveals(json.dumps(rest)):
+    has_secret = redactor.has_secret(text) or redactor.has_secret(decoded)
+    if has_secret or redactor.reveals(json.dumps(rest)):
         return WITHHELD
 
     kept = storable(document, text.strip())
-    return redact.text(kept) if isinstance(kept, str) else kept
+    return redactor.text(kept) if isinstance(kept, str) else kept

@@ -222,7 +222,7 @@ def row_of(
 
 
 def error_of(
-    row: Row, response: Response, request: Request, redact: Redactor, why: str = ""
+    row: Row, response: Response, request: Request, redactor: Redactor, why: str = ""
 ) -> WorkflowAutomationError:
     """
     Return the exception of a row.
@@ -247,17 +247,17 @@ def error_of(
     return kind(
         message,
         consequence=consequence,
-        next_step=_next_step(row, response, request, redact),
+        next_step=_next_step(row, response, request, redactor),
         code=row.code or code_of(kind, request),
         status=response.status,
-        quote=quote(response, redact),
+        quote=quote(response, redactor),
         retry_after=wait,
         flow_id=request.flow_id,
     )
 
 
-def _next_step(row: Row, response: Response, request: Request, redact: Redactor) -> str:
-    location = redact.text(response.headers.get("location", ""))
+def _next_step(row: Row, response: Response, request: Request, redactor: Redactor) -> str:
+    location = redactor.text(response.headers.get("location", ""))
     if location and row.outcome is UnidentifiedError:
         return f"Its header Location is {_shown(location)}, perhaps of the run. {row.hint}"
     return row.hint.format(status=response.status, moved=_moved(request.url, location))

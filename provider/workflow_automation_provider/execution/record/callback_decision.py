@@ -82,7 +82,7 @@ class Seen:
         return self.task != "success" or not self.waits
 
 
-def decide(report: Report, seen: Seen, now: datetime) -> tuple[Verdict, RunReports]:
+def verdict_on(report: Report, seen: Seen, now: datetime) -> tuple[Verdict, RunReports]:
     """
     Decide what to say to a run, and what to record before.
 

@@ -11,7 +11,11 @@ from msgspec.structs import replace as replace_entry
 
 from workflow_automation_provider.execution.record import callback_decision
 from workflow_automation_provider.execution.record.callback import Ended, Report, Running, Started
-from workflow_automation_provider.execution.record.callback_decision import Seen, Verdict, decide
+from workflow_automation_provider.execution.record.callback_decision import (
+    Seen,
+    Verdict,
+    verdict_on,
+)
 from workflow_automation_provider.execution.record.entries import Claim, End, RunReports
 
 THEN, NOW = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
@@ -159,7 +163,7 @@ def recorded(cell, said, seen):
 def test_the_table(said):
     for seen in all_seen():
         cell = cell_of(said, seen)
-        verdict, reports = decide(said, seen, NOW)
+        verdict, reports = verdict_on(said, seen, NOW)
         assert verdict is verdict_of(cell, said, seen), seen
         expected = seen.reports if verdict is Verdict.WAIT else recorded(cell, said, seen)
         assert reports == expected, seen
@@ -168,5 +172,5 @@ def test_the_table(said):
 def test_refused_runs_are_noted_once_and_not_for_ever():
     seen = Seen(reports=RunReports(claim=Claim(THEN, "7")))
     for number in [*range(100, 130), 100]:
-        seen = replace(seen, reports=decide(Started(str(number)), seen, NOW)[1])
+        seen = replace(seen, reports=verdict_on(Started(str(number)), seen, NOW)[1])
     assert seen.reports.refused == tuple(str(number) for number in range(100, 120))
