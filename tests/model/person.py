@@ -23,7 +23,14 @@ from msgspec.structs import replace as replace_entry
 from rules import Task
 from state import NOBODY, NOW, Press, Start, State, run_id
 from state import Known as Read
-from workflow_automation_provider.plugins.advice import Action, Advice, ActionKind, Known, TaskNow, advise
+from workflow_automation_provider.plugins.advice import (
+    Action,
+    ActionKind,
+    Advice,
+    Known,
+    TaskNow,
+    advise,
+)
 
 if TYPE_CHECKING:
     from words import Size
@@ -313,4 +320,6 @@ class People(Task):
         if not any(self._works(s, number) for number in runs):
             return False
         has_failed = end is not None and end.status == "failed"
-        return ActionKind.START not in kinds or not (has_failed or kinds & {ActionKind.CONTINUE, ActionKind.SUCCEED})
+        return ActionKind.START not in kinds or not (
+            has_failed or kinds & {ActionKind.CONTINUE, ActionKind.SUCCEED}
+        )

@@ -95,7 +95,7 @@ _ENVIRONMENT.filters["segment"] = partial(quote, safe="")  # of a path
 _TEMPLATE = _ENVIRONMENT.from_string(
     _source("page.html"),
     {
-        "State": RunStatus,
+        "RunStatus": RunStatus,
         "ONE_LINE": ONE_LINE,
         "style": Markup(_STYLE),  # noqa: S704
         "script": Markup(_SCRIPT),  # noqa: S704
