@@ -126,7 +126,7 @@ class Code(enum.StrEnum):
         "run-overdue",
         "{run} was started. When it next asks, it is told to stop.",
         (
-            "If it is still running, or has called since, {continue_with_it}\n"
+            "If it goes on, or has reported its end since, {continue_with_it}\n"
             "If it succeeded, mark the task as success.\n"
             "If it failed, clear the task to start another run."
         ),

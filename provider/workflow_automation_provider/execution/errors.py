@@ -15,7 +15,6 @@ from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
     ConnectionUnusableError,
-    InvalidRequestError,
     OutcomeUnknownError,
     RunTimeoutError,
     WorkflowAutomationError,
@@ -122,8 +121,9 @@ def error_after_start(
     consequence = f"Run {run_id} was started." if run_id else "A run was started."
     # "Nothing was sent", as of an upload that is invalid, would be untrue of the whole task; and an
     # unusable connection only repeats that the run was started.
-    adds_to_it = not isinstance(error, InvalidRequestError | ConnectionUnusableError)
-    if error.consequence and adds_to_it:
+    is_of_upload = not isinstance(error, ConnectionUnusableError)
+    adds_to_it = error.consequence not in ("", Code.INVALID.consequence)
+    if is_of_upload and adds_to_it:
         consequence = f"{consequence}\n{error.consequence}"
 
     # Only with a record does a retry find the run.
@@ -138,7 +138,7 @@ def error_after_start(
         will_retry=is_retried and _has_retries_left(context),
     )
     lines = [error.next_step, what_to_do]
-    return _with_advice(error, is_retried, error.accepted, consequence, lines)
+    return _with_advice(error, is_retried, Accepted.YES, consequence, lines)
 
 
 def _what_to_do(

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from workflow_automation_provider.client.checks import FileFormat, identifier, one_line
 from workflow_automation_provider.client.files import Element, File, checked_fingerprint
 from workflow_automation_provider.client.json_values import encode
-from workflow_automation_provider.exceptions import WorkflowAutomationError
+from workflow_automation_provider.client.responses.statuses import nothing_done
+from workflow_automation_provider.exceptions import FileUnavailableError, WorkflowAutomationError
 from workflow_automation_provider.execution.record.state_store import TaskRecord
 from workflow_automation_provider.hooks.sources import (
     FileSource,
@@ -268,7 +269,11 @@ class Uploader:
             progress.done = sent_before
             return self._hook.get_conn().upload(request, sent=progress.sent)
 
-        return self._retrier.send(send, retry_unknown=True)
+        try:
+            return self._retrier.send(send, retry_unknown=True)
+        except FileUnavailableError as error:
+            # Such as one that changed while it was read.
+            raise error.with_facts(consequence=nothing_done(request)) from error.__cause__
 
     def _confirm(self, entry: dict[str, Any]) -> None:
         try:

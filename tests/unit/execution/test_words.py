@@ -216,6 +216,11 @@ def names_another_connection(task):
     task.operator = trigger(files=FILES, workflow_automation_conn_id="another")
 
 
+def writes_its_file(_):
+    FILE.parent.mkdir()
+    FILE.touch()
+
+
 def rejects(task):
     task.faults.add("reject")
 
@@ -232,6 +237,7 @@ START_AGAIN = starts("ada", on_unknown_start="start_again")
 DOUBT = [fault("drop_after"), START_AGAIN]
 CLAIMED = says("started", 0, run_id=True)
 LOCAL = "http://127.0.0.1"
+FILE = Path(tempfile.mkdtemp()) / "box" / "file"
 FOLDER = "s3://aws_default@bucket/folder"
 
 
@@ -398,6 +404,18 @@ CASES: dict[str, list[Callable[[Tries], object]]] = {
         rejects,
         tries_again,
     ),
+    "a second start in doubt": in_world(
+        trigger(on_unknown_start="start_again", retries=1), doubts, struck_by="drop_after"
+    ),
+    "a file that is gone before the upload": [
+        writes_its_file,
+        *in_world(
+            trigger(files=str(FILE)),
+            lambda _: FILE.unlink(),
+            tries_again,
+            lost_before_upload=True,
+        ),
+    ],
     "an adopted run that failed, and a rejection": in_world(
         waits(on_run_failed="start_again"),
         adopts(),

@@ -295,4 +295,6 @@ def code_of(kind: type[WorkflowAutomationError], request: Request) -> Code | Non
 
 def nothing_done(request: Request) -> str:
     """Return the consequence of an upload that was not accepted, empty for a trigger."""
-    return "No files were accepted." if request.operation is Operation.UPLOAD else ""
+    if request.operation is Operation.UPLOAD:
+        return "The files of this request were not accepted."
+    return ""

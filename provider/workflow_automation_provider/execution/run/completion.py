@@ -226,7 +226,7 @@ class CompletionWait:
         run = facts.run(redactor)
         self._log.info(
             "Waiting for the end of run %s, until %s at the latest.",
-            one_line(run.get("run_id", "(unknown id)")),
+            one_line(run.get("run_id", "(id not shown)")),
             facts.until.isoformat(timespec="seconds"),
         )
         if redactor or not facts.reports.run_id:
@@ -280,8 +280,8 @@ class CompletionWait:
             self._log.warning(
                 "Run %s has the task, and not that of the response: run %s. Any files that were "
                 "uploaded before the run reported are with the latter.",
-                one_line(run.get("run_id", "(unknown id)")),
-                one_line(response.get("run_id", "(unknown id)")),
+                one_line(run.get("run_id", "(id not shown)")),
+                one_line(response.get("run_id", "(id not shown)")),
             )
             self._xcoms.push(run, response)
 

@@ -159,7 +159,14 @@ class RunStarter:
             **url_fields,
         )
         sender = StartSender(self._record, self._hook, self._retrier, self._options)
-        return self._return(sender.send(request, start, self._last))
+        try:
+            return self._return(sender.send(request, start, self._last))
+        except (OutcomeUnknownError, UnidentifiedError) as error:
+            # Where no run was started, the task's error mentions what an earlier try left.
+            if not start.earlier:
+                raise
+            consequence = f"{error.consequence}\nBefore, {start.earlier}"
+            raise error.with_facts(consequence=consequence) from error.__cause__
 
     # Decide -------------------------------------------------------------------------------------
 
@@ -301,7 +308,7 @@ class RunStarter:
 
         if reports.claim:
             self._log.info(
-                "Run %s has claimed this start.", one_line(run.get("run_id", "(unknown id)"))
+                "Run %s has claimed this start.", one_line(run.get("run_id", "(id not shown)"))
             )
 
         is_named = "run_id" in run or "response" in run
@@ -364,7 +371,7 @@ class RunStarter:
             return "its run was told to stop"
         if last.reports.end:
             return "its run failed"
-        if self._options.on_unknown_start == "claim":
+        if last.is_settled and last.start.can_call:
             return "no run has claimed that start, and one that asks from now on is told to stop"
         return f"on_unknown_start is {self._options.on_unknown_start!r}"
 

@@ -24,6 +24,7 @@ from sentences import (
     AWAITS_CLAIM,
     BEGUN_ANYWAY,
     HAS_CLAIMED,
+    IS_SETTLED,
     NO_CLAIM,
     NOT_SETTLED,
     RUN_ID_UNKNOWN,
@@ -227,6 +228,15 @@ class TestDoubt:
         task.try_()
         is_stopped(task)
         assert STARTS_ANOTHER in task.try_().log
+        assert triggers(task) == 3
+
+    def test_another_start_says_why_also_where_the_dag_was_changed(self, world):
+        """After a doubt that was settled, a busy service, and on_unknown_start="fail" by then."""
+        task = struck(world, waits(on_unknown_start="start_again"))
+        task.faults.add("busy")
+        task.try_()
+        task.operator = waits()
+        assert mentions(task.try_().log, STARTS_ANOTHER, IS_SETTLED)
         assert triggers(task) == 3
 
     def test_another_run_is_not_that_of_the_doubt(self, world):
