@@ -102,7 +102,7 @@ def rows() -> Iterator[list[str]]:
 
 if __name__ == "__main__":
     report(
-        ["service", "operator", "task, HttpOperator = 1", "task, ms", "`execute`, ms"],
+        ["service", "operator", "HttpOperator = 1", "task, ms", "`execute`, ms"],
         rows(),
         texts=2,
     )

@@ -257,8 +257,8 @@ def main() -> None:
         times = statistics.median(result.seconds), max(result.seconds)
         continuing = [f"{result.cpu:.1f}", *(f"{seconds:.0f}" for seconds in times)]
         rows.append([f"{TASKS} tasks {what}", *cells(result.waiting, waiting.idle), *continuing])
-    costs = ["processes", "memory, MiB", "queries a minute", "CPU seconds a minute"]
-    ends = ["CPU seconds to continue a task", "end of the flow to success, s: median", "worst"]
+    costs = ["processes", "memory, MiB", "queries a minute", "CPU s a minute"]
+    ends = ["CPU s to continue", "end to success, s: median", "worst"]
     report(["", *costs, *ends], rows)
 
 

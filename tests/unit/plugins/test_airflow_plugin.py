@@ -29,6 +29,7 @@ def test_airflow_lists_it(airflow_home, capfd):
     assert "airflow-provider-workflow-automation" in ours["source"]
 
 
+@pytest.mark.since_3_3
 def test_the_endpoint_needs_a_dozen_files_of_the_package():
     """What is known of a start, and what it is made of: no task, no operator and no page."""
     script = """
