@@ -146,7 +146,7 @@ class WaitingTask:
         before = self.start
         self.write_start(
             run={"run_id": run_id},
-            token=before.token_hash,
+            token_hash=before.token_hash,
             issuer=before.place,
             completion_timeout=before.completion_timeout,
         )
