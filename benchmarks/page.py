@@ -60,9 +60,9 @@ FROM generate_series(1, {OLD // PER_DAG_RUN}) r, generate_series(0, {PER_DAG_RUN
 INSERT INTO task_state_store (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at)
 SELECT r, 'flows-' || r % 20, 'run-' || r, 'trigger', i, e2.key, e.value, now()
 FROM generate_series(1, {OLD // PER_DAG_RUN}) r, generate_series(0, {PER_DAG_RUN - 1}) i, (VALUES
-    ('outcome/1/0', :outcome), ('run/d', :run), ('message/d', :word)) e (name, value),
+    ('outcome/1/0', :outcome), ('report/d', :run), ('message/d', :word)) e (name, value),
     concat('workflow_automation_', e.name) e2 (key)
-WHERE e.name = 'outcome/1/0' OR r <= {WAITING // PER_DAG_RUN} AND (e.name = 'run/d' OR i % 3 = 0);
+WHERE e.name = 'outcome/1/0' OR r <= {WAITING // PER_DAG_RUN} AND (e.name = 'report/d' OR i % 3 = 0);
 
 -- Batches of many entries.
 UPDATE task_instance SET state = 'running', task_id = 'batch'
@@ -84,7 +84,7 @@ def fill(url: str) -> None:
         "start": {
             "at": at,
             "max_tries": 3,
-            "token": "d",
+            "token_hash": "d",
             "completion_timeout": century,
             "callback_url": "https://airflow.example.com/workflow-automation/callback",
             **target,
