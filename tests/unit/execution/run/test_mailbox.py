@@ -367,7 +367,9 @@ def test_no_run_gets_a_url_that_expires_before_the_wait_for_it_ends(mailing):
     task = mailing(send_retry_timeout=60, retries=1)
     task.faults.add("busy", retry_after="600", times=2)
     task.try_()
-    assert (task.state, triggers(task), task.flow.runs) == ("up_for_retry", 2, [])
+    # On Airflow 3.4, the same try is executed again.
+    assert task.state in ("up_for_retry", "up_for_reschedule")
+    assert (triggers(task), task.flow.runs) == (2, [])
     task.try_()
     assert (task.state, triggers(task), len(task.flow.runs)) == ("deferred", 3, 1)
 
