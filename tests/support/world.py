@@ -29,11 +29,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import httpx
 
 from entry_keys import ADOPTED
+from workflow_automation_provider.testing._server.callback_sender import write_mailbox
 from world_calls import Happening, Script, together
 from world_machinery import KEY as KEY
 from world_machinery import Machinery
@@ -99,7 +99,7 @@ class Flow:
             fields["run_id"] = run.run_id
         body = {"status": status, **fields}
         if run.url.startswith("file:"):
-            response = _written(run.url, body)
+            response = write_mailbox(run.url, json.dumps(body).encode()).status
         elif "X-Amz-Signature" in run.url:
             response = httpx.put(run.url, json=body, headers={"If-None-Match": "*"}).status_code
         else:
@@ -113,16 +113,6 @@ def _is_url(value: object) -> bool:
     if not isinstance(value, str):
         return False
     return value.startswith("file:") or "token=" in value or "X-Amz-Signature=" in value
-
-
-def _written(url: str, body: dict[str, Any]) -> int:
-    """Write to a mailbox in a local folder; return the status that a store would respond with."""
-    try:
-        with Path(unquote(urlsplit(url).path)).open("x") as file:
-            json.dump(body, file)
-    except FileExistsError:
-        return 412
-    return 200
 
 
 class World:

@@ -206,7 +206,7 @@ async def _send_until_accepted(url: str, sending: _Sending, callback: Callback) 
 async def _attempt(url: str, content: bytes) -> _Attempt:
     """Send a call once, or write it to a mailbox."""
     if is_file(url):
-        return await _in_thread(lambda: _written(url, content))
+        return await _in_thread(lambda: write_mailbox(url, content))
 
     method, headers = "POST", _HEADERS
     if is_presigned(url):
@@ -245,8 +245,8 @@ async def _attempt(url: str, content: bytes) -> _Attempt:
     return _Attempt(status=status, response=body.decode("utf-8", errors="replace"), wait=wait)
 
 
-def _written(url: str, content: bytes) -> _Attempt:
-    """Write a call to a mailbox in a local folder, as an object store does."""
+def write_mailbox(url: str, content: bytes) -> _Attempt:
+    """Write a call to a mailbox in a local folder, whole, as an object store does."""
     path = Path(unquote(urlsplit(url).path))
     whole = path.with_name(f"{path.name}.{threading.get_ident()}")
     try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
-import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -222,31 +222,41 @@ def in_its_process(monkeypatch):
 
 def test_a_run_of_this_try_is_named_where_its_end_is_not_valid(mailed, in_its_process):
     def spoil():
-        object_of(task_of(mailed)).write_text("{")
+        object_of(task_of_process()).write_text("{")
 
     task = mailed(None, after("send", TRIGGER, spoil))
     assert isinstance(task.last.error, RunFailedError)
     assert f"Run {task.flow.runs[0].run_id} was started." in str(task.last.error)
 
 
+def spoil_then_repair(looks):
+    """
+    Put a folder where the object will be; some looks later, have the run write its end.
+
+    :return: what is to be called before each look
+    """
+    numbers = itertools.count()
+
+    def act():
+        number, task = next(numbers), task_of_process()
+        if number == 0:
+            object_of(task).mkdir()
+        if number == looks:
+            object_of(task).rmdir()
+            assert task.flow.reports("success", result=1) == 200
+
+    return before("get", RUN, act, nth=None)
+
+
 def test_outside_a_scheduler_a_look_that_fails_may_pass(mailed, in_its_process):
-    def repair(task):
-        object_of(task).rmdir()
-        task.flow.reports("success", result=1)
-
-    def spoil():
-        task = task_of(mailed)
-        object_of(task).mkdir()
-        threading.Timer(1.2, repair, [task]).start()
-
-    ended = mailed(None, after("send", TRIGGER, spoil))
+    ended = mailed(None, spoil_then_repair(10))
     assert ended.state == "success", ended.last.error
     assert ended.last.output.count("cannot be read") <= 3
 
 
 def test_a_run_of_this_try_is_named_where_its_mailbox_cannot_be_read(mailed, in_its_process):
     def spoil():
-        object_of(task_of(mailed)).mkdir()
+        object_of(task_of_process()).mkdir()
 
     task = mailed(None, after("send", TRIGGER, spoil), completion_timeout=timedelta(seconds=1))
     assert f"Run {task.flow.runs[0].run_id} was started." in str(task.last.error)
@@ -292,28 +302,19 @@ def test_an_end_within_claim_timeout_settles_a_doubt(mailed):
 
     def end():
         if not told:
-            told.append(task_of(mailed).flow.reports("success", result=1))
+            told.append(task_of_process().flow.reports("success", result=1))
 
     ended = mailed("drop_after", before("get", RUN, end), claim_timeout=MOMENT)
     assert (ended.state, told) == ("success", [200])
 
 
 def test_an_end_within_claim_timeout_is_read_once_the_mailbox_can_be(mailed):
-    def repair(task):
-        object_of(task).rmdir()
-        task.flow.reports("success", result=1)
-
-    def spoil():
-        task = task_of(mailed)
-        object_of(task).mkdir()
-        threading.Timer(1.2, repair, [task]).start()
-
-    ended = mailed("drop_after", before("get", RUN, spoil), claim_timeout=MOMENT)
+    ended = mailed("drop_after", spoil_then_repair(3), claim_timeout=MOMENT)
     assert ended.state == "success", ended.last.output
     assert ended.last.result["result"] == 1
 
 
-def task_of(mailed):
+def task_of_process():
     """Return the task whose process makes a call now."""
     import world
 
@@ -379,7 +380,7 @@ def test_a_run_that_the_response_does_not_name_is_taken_by_its_end(mailed):
 
     def end():
         if not told:
-            told.append(task_of(mailed).flow.reports("success", run_id=True))
+            told.append(task_of_process().flow.reports("success", run_id=True))
 
     task = mailed("garbage", before("get", RUN, end), claim_timeout=MOMENT)
     assert (task.state, told) == ("success", [200])
@@ -549,7 +550,7 @@ def test_a_mailbox_that_cannot_be_read_decides_nothing(mailed, policy, fault):
 
     def spoil():
         if not spoilt:
-            mailbox = entries(task_of(mailed), START)["1/0"]["mailbox"]
+            mailbox = entries(task_of_process(), START)["1/0"]["mailbox"]
             spoilt.append(Path(mailbox.removeprefix("file://").replace("%20", " ")))
             spoilt[0].mkdir()
 
