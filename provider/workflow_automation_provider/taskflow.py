@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, get_args
 
 from airflow.sdk import get_current_context
 
-from workflow_automation_provider.client.checks import check_seconds, kind_of, one_line, rendered
+from workflow_automation_provider.client.checks import (
+    MAX_DAYS,
+    duration,
+    kind_of,
+    one_line,
+    rendered,
+)
 from workflow_automation_provider.client.protocol import NO_INPUTS
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
@@ -44,7 +51,7 @@ def trigger_flow_once(
     flow_id: str | None = None,
     workflow_automation_conn_id: str = "workflow_automation_default",
     on_unknown_start: OnUnknownStart = "fail",
-    send_retry_timeout: float = 60.0,
+    send_retry_timeout: timedelta | float = timedelta(seconds=60),
     context: Context | None = None,
 ) -> RunResult:
     """
@@ -71,7 +78,7 @@ def trigger_flow_once(
     :param workflow_automation_conn_id: connection with the base URL and the API key
     :param on_unknown_start: what to do if it is unknown whether a run was started: ``"fail"``
         without a retry, or ``"start_again"`` in the next try
-    :param send_retry_timeout: seconds to keep retrying while the service is busy or cannot be
+    :param send_retry_timeout: how long to keep retrying while the service is busy or cannot be
         reached; 0 sends once
     :param context: the task's context, by default that of the task that is being executed
     :return: ``run_id``, ``run_link`` and ``flow_id``, as far as known
@@ -97,12 +104,14 @@ def trigger_flow_once(
             is_named=True,
             on_unknown_start=on_unknown_start,
         )
-        starter = RunStarter(record, hook, SendRetrier(send_retry_timeout, hook.log), options)
+        retrier = SendRetrier(0.0, hook.log)
+        starter = RunStarter(record, hook, retrier, options)
 
         run = starter.find()
         if run is None:
             # Only now, so that an error can mention what an earlier try did.
-            _check(on_unknown_start, send_retry_timeout)
+            _check_choice(on_unknown_start)
+            retrier.seconds = _seconds(send_retry_timeout)
             flow = None if flow_id is None else rendered("flow_id", flow_id)
             run = starter.send(hook.prepare_trigger(inputs, flow), {})
     except WorkflowAutomationError as error:
@@ -146,10 +155,14 @@ def _check_name(name: object) -> None:
     )
 
 
-def _check(on_unknown_start: object, send_retry_timeout: object) -> None:
+def _check_choice(on_unknown_start: object) -> None:
     if on_unknown_start not in get_args(OnUnknownStart):
         raise InvalidRequestError(
             f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail' or "
             "'start_again'."
         )
-    check_seconds("send_retry_timeout", send_retry_timeout, InvalidRequestError, zero=True)
+
+
+def _seconds(timeout: object) -> float:
+    name, kind = "send_retry_timeout", InvalidRequestError
+    return duration(name, timeout, days=MAX_DAYS, zero=True, kind=kind).total_seconds()

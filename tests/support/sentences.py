@@ -40,3 +40,6 @@ NO_LINK = "The Open run button will be missing"
 WITHOUT_RETRIES = "waits without retries"
 WITHOUT_CLAIM = "The run has not claimed its start"
 WITHOUT_FILES = "no files are uploaded"
+
+# Of the arguments of a task.
+NO_EFFECT = "has no effect without"

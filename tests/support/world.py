@@ -99,7 +99,7 @@ class Flow:
             fields["run_id"] = run.run_id
         body = {"status": status, **fields}
         if run.url.startswith("file:"):
-            response = write_mailbox(run.url, json.dumps(body).encode()).status
+            response = write_mailbox(run.url, json.dumps(body).encode()).status or 0
         elif "X-Amz-Signature" in run.url:
             response = httpx.put(run.url, json=body, headers={"If-None-Match": "*"}).status_code
         else:

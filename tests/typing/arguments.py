@@ -57,6 +57,8 @@ def by_name(customer: str) -> dict[str, str]:
 assert_type(by_name("Ada"), XComArg)
 assert_type(by_name.function("Ada"), dict[str, str])
 
+TriggerFlowOperator(task_id="a", completion_timeout=3600, send_retry_timeout=timedelta(minutes=1))
+
 read: dict[str, str] = json.loads('{"filename": "name", "body": "base64"}')
 UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format=read)
 UploadFilesOperator(task_id="upload", run_id="1", files="a.csv", file_format={"body": "base64"})

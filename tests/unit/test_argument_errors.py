@@ -66,37 +66,32 @@ class Once(SimpleNamespace):
 
 OPERATORS = (trigger, upload, batch)
 
-DAY, WEEK = timedelta(days=1), 7 * 24 * 3600
-SECONDS = (
-    -1,
-    "5",
-    None,
-    False,
-    WEEK + 1,
-    10**400,
-    1e300,
-    float("inf"),
-    float("-inf"),
-    float("nan"),
-)
+DAY = timedelta(days=1)
+ZERO = (0, timedelta(0), 1e-9)
 LIMITS = (0, -1, 1.5, "1", True)
 
 
-def times(longest: timedelta) -> tuple[object, ...]:
-    return (timedelta(0), 0, 60, "PT1H", longest + timedelta.resolution)
+def no_durations(longest: timedelta, *others: object) -> tuple[object, ...]:
+    """Return what is neither a timedelta nor seconds, or is too short or too long."""
+    too_long = longest + timedelta.resolution
+    numbers = (-1, too_long.total_seconds(), 10**400, 1e300, float("inf"), float("nan"))
+    return (*numbers, timedelta(seconds=-1), too_long, "5", "PT1H", False, *others)
 
 
 # What makes it, the argument, and values that are errors of the DAG file.
 WRONG: list[tuple[Callable[..., Any], str, tuple[object, ...]]] = [
-    *((make, "send_retry_timeout", SECONDS) for make in OPERATORS),
+    *((make, "send_retry_timeout", no_durations(7 * DAY, None)) for make in OPERATORS),
     *((make, "flow_id", (None,)) for make in OPERATORS),
     *((make, "on_unknown_start", ("retry",)) for make in (trigger, batch)),
     (trigger, "wait_for_completion", (1,)),
     (trigger, "callback_input", ("", None)),
     (trigger, "on_run_failed", ("retry",)),
-    (trigger, "completion_timeout", (*times(365 * DAY), None)),
-    (trigger, "heartbeat_timeout", times(365 * DAY)),
-    (trigger, "claim_timeout", (*times(DAY), None)),
+    (trigger, "claim_timeout", no_durations(DAY, None, *ZERO)),
+    (trigger, "heartbeat_timeout", no_durations(365 * DAY, *ZERO)),
+    *(
+        (make, "completion_timeout", no_durations(365 * DAY, None, *ZERO))
+        for make in (trigger, batch)
+    ),
     (upload, "files_per_request", LIMITS),
     (upload, "max_request_bytes", LIMITS),
     *((upload, "file_format", (value,)) for value in ("b64", {"a": "b64"}, 5)),
@@ -118,15 +113,16 @@ def test_a_wrong_argument_is_an_error_of_the_dag_file(make, name, values):
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("send_retry_timeout", (0, 0.5, WEEK)),
+        ("send_retry_timeout", (timedelta(0), 7 * DAY)),
         ("completion_timeout", (timedelta.resolution, 365 * DAY)),
-        ("heartbeat_timeout", (timedelta.resolution, 365 * DAY, None)),
+        ("heartbeat_timeout", (timedelta.resolution, 365 * DAY)),
         ("claim_timeout", (timedelta.resolution, DAY)),
     ],
 )
-def test_the_bounds_are_right(name, values):
+def test_a_duration_is_a_timedelta_or_seconds(name, values):
     for value in values:
-        assert getattr(trigger(**{name: value}), name) == value
+        for given in (value, value.total_seconds()):
+            assert getattr(trigger(**{name: given}), name) == value
 
 
 NOTHING = (None, "", "  ", "None", " None\n")

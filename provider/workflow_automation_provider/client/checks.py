@@ -7,12 +7,15 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any, Literal, cast, get_args
 from urllib.parse import quote, urlsplit
 
 from workflow_automation_provider.exceptions import InvalidRequestError
 
-MAX_TIMEOUT = 7 * 24 * 3600
+MAX_DAYS = 7
+MAX_TIMEOUT = MAX_DAYS * 24 * 3600
 """In seconds: longer than any sensible timeout, and short enough for the clock functions."""
 
 
@@ -58,23 +61,35 @@ def check_file_format(value: Any) -> FileFormat:
     return cast("FileFormat", value)
 
 
-def check_seconds(
-    name: str, value: object, kind: type[Exception] = ValueError, *, zero: bool = False
-) -> None:
+def duration(
+    name: str,
+    value: object,
+    *,
+    days: int,
+    zero: bool = False,
+    kind: type[Exception] = ValueError,
+) -> timedelta:
     """
-    Check that an argument is a number of seconds, up to :data:`MAX_TIMEOUT`.
+    Return the duration that an argument gives: a timedelta, or a number of seconds.
 
-    :param kind: the class of the error that is raised if it is not
+    :param name: what the argument is called in errors
+    :param days: how long it may be
     :param zero: whether it may be 0
+    :param kind: the class of the error that is raised if it is neither, too short or too long
     """
+    given = value
     if isinstance(value, int | float) and not isinstance(value, bool):
-        is_long_enough = value > 0 or (zero and value == 0)
-        if is_long_enough and value <= MAX_TIMEOUT:
-            return
+        with suppress(ValueError, OverflowError):  # of NaN and of what no timedelta can hold
+            given = timedelta(seconds=value)
+
+    shortest = timedelta() if zero else timedelta.resolution
+    if isinstance(given, timedelta) and shortest <= given <= timedelta(days=days):
+        return given
 
     least = "0 or more" if zero else "more than 0"
     raise kind(
-        f"{name} is {value!r}: expected seconds, {least} and at most {MAX_TIMEOUT} (a week)."
+        f"{name} is {value!r}: expected a timedelta, or a number of seconds, of {least} and at "
+        f"most timedelta(days={days})."
     )
 
 

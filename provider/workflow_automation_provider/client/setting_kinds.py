@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from workflow_automation_provider.client.checks import (
+    MAX_DAYS,
     MAX_TIMEOUT,
     FileFormat,
     check_file_format,
-    check_seconds,
+    duration,
 )
 from workflow_automation_provider.exceptions import InvalidRequestError
 
@@ -76,9 +77,7 @@ def _boolean(value: Any, _: Mapping[str, Any]) -> bool:
 def _seconds(value: Any, _: Mapping[str, Any]) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError
-    seconds = float(value)
-    check_seconds("timeout", seconds)
-    return seconds
+    return duration("timeout", float(value), days=MAX_DAYS).total_seconds()
 
 
 def _date(value: Any, _: Mapping[str, Any]) -> date:

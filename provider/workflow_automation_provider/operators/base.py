@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import inspect
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -11,13 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.definitions.asset import AssetRef
 
-from workflow_automation_provider.client.checks import check_seconds, one_line, rendered
+from workflow_automation_provider.client.checks import MAX_DAYS, duration, one_line, rendered
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRetrier
 from workflow_automation_provider.operators.templates import TextKeeper
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from airflow.sdk import Context
 
@@ -44,24 +45,16 @@ def check_choice(name: str, value: object, *choices: str) -> None:
         )
 
 
-def check_timeout(name: str, value: object, *, days: int) -> None:
-    """Raise a ValueError unless an argument is a timedelta of more than 0, up to some days."""
-    if not isinstance(value, timedelta) or not timedelta() < value <= timedelta(days=days):
-        raise ValueError(
-            f"{name} is {value!r}: expected a timedelta of more than 0 and at most "
-            f"timedelta(days={days})."
-        )
-
-
-def check_wait(wait_for_completion: object, callback_input: object, timeout: object) -> None:
+def check_wait(wait_for_completion: object, callback_input: object) -> None:
     """Raise a ValueError unless these can be the arguments of a task that may wait."""
     if not isinstance(wait_for_completion, bool):
         raise ValueError(f"wait_for_completion is {wait_for_completion!r}: expected True or False.")
     if not isinstance(callback_input, str) or not callback_input.strip():
         raise ValueError(f"callback_input is {callback_input!r}: expected the name of an input.")
 
-    check_timeout("completion_timeout", timeout, days=365)
 
+MAX_WAIT_DAYS = 365
+"""The maximum of ``completion_timeout`` and ``heartbeat_timeout``, in days."""
 
 MAX_LINK = 2000
 """The maximum length of a ``run_link`` in asset events, in characters."""
@@ -111,7 +104,9 @@ class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
     _if_not_rendered = "Nothing was sent in this try."
     ui_color = "#e6f0fa"
 
-    def __init__(self, *, flow_id: Any, send_retry_timeout: float, **kwargs: Any) -> None:
+    def __init__(
+        self, *, flow_id: Any, send_retry_timeout: timedelta | float, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         if flow_id is None:
             raise ValueError(
@@ -119,11 +114,12 @@ class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
                 "connection."
             )
 
-        check_seconds("send_retry_timeout", send_retry_timeout, zero=True)
         # A template that renders to None must not be mistaken for an argument that was left out.
         self._is_flow_given = flow_id is not UNSET
         self.flow_id = None if flow_id is UNSET else flow_id
-        self.send_retry_timeout = send_retry_timeout
+        self.send_retry_timeout = duration(
+            "send_retry_timeout", send_retry_timeout, days=MAX_DAYS, zero=True
+        )
         self.is_ended = False
         # Only if neither the task nor its default_args set a policy, and only on versions with
         # policies.
@@ -144,7 +140,8 @@ class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
     @property
     def _retrier(self) -> SendRetrier:
         """How long one try keeps retrying while the service is busy or cannot be reached."""
-        return SendRetrier(self.send_retry_timeout, self.log, lambda: self.is_ended)
+        seconds = self.send_retry_timeout.total_seconds()
+        return SendRetrier(seconds, self.log, lambda: self.is_ended)
 
     def execute(self, context: Context) -> _Result:
         """
@@ -225,6 +222,18 @@ class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
 
         :param pushed: if Airflow continues a task that waited, hash of what that has pushed
         """
+
+    def _warn_of(self, operator: type[BaseOperator], names: Iterable[str], needed: str) -> None:
+        """
+        Log which arguments were given, perhaps by ``default_args``, and have no effect.
+
+        :param operator: the class that takes them
+        :param needed: what they need to have one
+        """
+        defaults = inspect.signature(operator).parameters
+        for name in names:
+            if getattr(self, name) != defaults[name].default:
+                self.log.warning("%s has no effect without %s.", name, needed)
 
     def on_kill(self) -> None:
         """End all waits and stop sending. Airflow 3 kills the process only seconds later."""

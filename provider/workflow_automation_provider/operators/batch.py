@@ -8,7 +8,12 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from workflow_automation_provider.client.checks import check_path, is_positive_integer, kind_of
+from workflow_automation_provider.client.checks import (
+    check_path,
+    duration,
+    is_positive_integer,
+    kind_of,
+)
 from workflow_automation_provider.exceptions import (
     Accepted,
     BatchInterruptedError,
@@ -17,6 +22,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.errors import task_error
 from workflow_automation_provider.operators.base import (
+    MAX_WAIT_DAYS,
     UNSET,
     FlowOperator,
     TaskSummary,
@@ -85,7 +91,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     :param completion_timeout: how long to wait for all runs, from the first item that is sent
     :param on_run_failed: what to do at the end about runs that failed or are overdue: ``"fail"``
         without a retry, or ``"skip"``: succeed
-    :param send_retry_timeout: seconds that the service may be busy or unreachable without
+    :param send_retry_timeout: how long the service may be busy or unreachable without
         interruption; after that, Airflow retries the task, which starts the rest
     """
 
@@ -113,9 +119,9 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         key: str | None = None,
         wait_for_completion: bool = False,
         callback_input: str = "callback_url",
-        completion_timeout: timedelta = timedelta(days=1),
+        completion_timeout: timedelta | float = timedelta(days=1),
         on_run_failed: Literal["fail", "skip"] = "fail",
-        send_retry_timeout: float = 60.0,
+        send_retry_timeout: timedelta | float = timedelta(seconds=60),
         **kwargs: object,
     ) -> None:
         super().__init__(flow_id=flow_id, send_retry_timeout=send_retry_timeout, **kwargs)
@@ -136,14 +142,16 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         self.key = key
         self.wait_for_completion = wait_for_completion
         self.callback_input = callback_input
-        self.completion_timeout = completion_timeout
+        self.completion_timeout = duration(
+            "completion_timeout", completion_timeout, days=MAX_WAIT_DAYS
+        )
         self.on_run_failed = on_run_failed
         self._entries = 0
         self._check_wait()
         check_references(self.batch)
 
     def _check_wait(self) -> None:
-        check_wait(self.wait_for_completion, self.callback_input, self.completion_timeout)
+        check_wait(self.wait_for_completion, self.callback_input)
         on_run_failed: str = self.on_run_failed
         if on_run_failed == "start_again":
             raise ValueError(
@@ -181,6 +189,10 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         # Not at the top: the DAG processor needs none of it.
         from workflow_automation_provider.execution.batch.batch_record import BatchRecord
         from workflow_automation_provider.execution.batch.summary import with_results
+
+        if pushed is None and not self.wait_for_completion:
+            names = ("callback_input", "completion_timeout", "on_run_failed")
+            self._warn_of(TriggerFlowBatchOperator, names, "wait_for_completion=True")
 
         record = BatchRecord(context, start_again=self._starts_unknown_again)
         record.use()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from workflow_automation_provider.client.checks import check_names, check_rendered
+from workflow_automation_provider.client.checks import check_names, check_rendered, duration
 from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     RunFailedError,
@@ -19,11 +19,11 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution.errors import error_after_start, task_error
 from workflow_automation_provider.links import FlowRunLink
 from workflow_automation_provider.operators.base import (
+    MAX_WAIT_DAYS,
     UNSET,
     FlowOperator,
     TaskSummary,
     check_choice,
-    check_timeout,
     check_wait,
     link_of,
 )
@@ -87,8 +87,8 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         EQUAL TO ``"start_again"``: IT MAY RUN TWICE
     :param claim_timeout: how long a try waits for the run to call where the outcome of its start is
         unknown, if the task waits, or with ``on_unknown_start="claim"``
-    :param send_retry_timeout: seconds to keep retrying within one try of the task while the service
-        is busy or cannot be reached; 0 sends once. After that, Airflow retries the task
+    :param send_retry_timeout: how long to keep retrying within one try of the task while the
+        service is busy or cannot be reached; 0 sends once. After that, Airflow retries the task
     :param multiple_outputs: whether each key of the result is also pushed as a separate XCom
     """
 
@@ -106,13 +106,13 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         workflow_automation_conn_id: str | Resolvable = "workflow_automation_default",
         wait_for_completion: bool = False,
         callback_input: str = "callback_url",
-        completion_timeout: timedelta = timedelta(days=1),
+        completion_timeout: timedelta | float = timedelta(days=1),
         files: FileSource | Sequence[FileSource | Resolvable] | Resolvable | None = None,
-        heartbeat_timeout: timedelta | None = None,
+        heartbeat_timeout: timedelta | float | None = None,
         on_run_failed: Literal["fail", "start_again"] = "fail",
         on_unknown_start: OnUnknownStart | Literal["claim"] = "fail",
-        claim_timeout: timedelta = timedelta(seconds=60),
-        send_retry_timeout: float = 60.0,
+        claim_timeout: timedelta | float = timedelta(seconds=60),
+        send_retry_timeout: timedelta | float = timedelta(seconds=60),
         multiple_outputs: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -127,10 +127,17 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         self.workflow_automation_conn_id = workflow_automation_conn_id
         self.wait_for_completion = wait_for_completion
         self.callback_input = callback_input
-        self.completion_timeout = completion_timeout
-        self.heartbeat_timeout = heartbeat_timeout
+        self.completion_timeout = duration(
+            "completion_timeout", completion_timeout, days=MAX_WAIT_DAYS
+        )
+        self.heartbeat_timeout = None
+        if heartbeat_timeout is not None:
+            self.heartbeat_timeout = duration(
+                "heartbeat_timeout", heartbeat_timeout, days=MAX_WAIT_DAYS
+            )
         self.on_run_failed = on_run_failed
-        self.claim_timeout = claim_timeout
+        # It occupies a worker.
+        self.claim_timeout = duration("claim_timeout", claim_timeout, days=1)
         self.files: Any = files
         self._are_files_given = files is not None
         self.on_unknown_start = on_unknown_start
@@ -140,11 +147,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
     def _check_values(self) -> None:
         check_choice("on_unknown_start", self.on_unknown_start, "fail", "claim", "start_again")
         check_choice("on_run_failed", self.on_run_failed, "fail", "start_again")
-        check_wait(self.wait_for_completion, self.callback_input, self.completion_timeout)
-        if self.heartbeat_timeout is not None:
-            check_timeout("heartbeat_timeout", self.heartbeat_timeout, days=365)
-
-        check_timeout("claim_timeout", self.claim_timeout, days=1)  # it occupies a worker
+        check_wait(self.wait_for_completion, self.callback_input)
         check_references(self.inputs, self.files)
 
     @property
@@ -189,6 +192,9 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         from workflow_automation_provider.execution.record.start_decision import StartOptions
         from workflow_automation_provider.execution.run.trigger_execution import TriggerExecution
 
+        if pushed is None:
+            self._log_unused()
+
         options = StartOptions(
             context["ti"].max_tries,
             self._request_digest(),
@@ -214,6 +220,17 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
             flow_run.upload(run.get("flow_id") or self._rendered_flow_id())
 
         return flow_run.wait()
+
+    def _log_unused(self) -> None:
+        """Warn of arguments without an effect."""
+        if self.wait_for_completion:
+            return
+
+        names = ("completion_timeout", "heartbeat_timeout", "on_run_failed")
+        self._warn_of(TriggerFlowOperator, names, "wait_for_completion=True")
+        if self.on_unknown_start != "claim":
+            needed = "wait_for_completion=True or on_unknown_start='claim'"
+            self._warn_of(TriggerFlowOperator, ("callback_input", "claim_timeout"), needed)
 
     def _request_digest(self) -> str | None:
         """Return what identifies the request later, None if its inputs are not yet known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from workflow_automation_provider.client.checks import (
@@ -51,7 +52,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     :param files_per_request: the maximum number of files in one request, by default unlimited
     :param max_request_bytes: the maximum size of a request's body in bytes, encoding included, by
         default unlimited
-    :param send_retry_timeout: seconds to keep retrying each request within one try of the task; 0
+    :param send_retry_timeout: how long to keep retrying each request within one try of the task; 0
         sends once. After that, Airflow retries the task
     """
 
@@ -72,7 +73,7 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         file_format: FileFormat | None = None,
         files_per_request: int | None = None,
         max_request_bytes: int | None = None,
-        send_retry_timeout: float = 60.0,
+        send_retry_timeout: timedelta | float = timedelta(seconds=60),
         **kwargs: Any,
     ) -> None:
         super().__init__(flow_id=flow_id, send_retry_timeout=send_retry_timeout, **kwargs)

@@ -380,7 +380,7 @@ def test_an_output_that_cannot_be_written_is_left_to_a_retry(waiting, begin):
         ({"on_unknown_start": "start_again"}, "on_unknown_start"),
         ({"on_run_failed": "start_again"}, "on_run_failed"),
         ({"on_run_failed": "no"}, "on_run_failed"),
-        ({"completion_timeout": 5}, "completion_timeout"),
+        ({"completion_timeout": 0}, "completion_timeout"),
         ({"callback_input": ""}, "callback_input"),
         ({"wait_for_completion": "yes"}, "wait_for_completion"),
     ],
