@@ -61,7 +61,7 @@ cell-%: FORCE
 
 test-stores: $(VENV)/stores ## Test uploads from emulators of Google Cloud Storage and, with npm, Azure
 	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite; fi
-	@AZURITE=$(CURDIR)/$(VENV)/azurite/node_modules/.bin $(RUN) pytest tests/unit/hooks/test_other_stores.py $(ARGS)
+	@AZURITE=$(CURDIR)/$(VENV)/azurite/node_modules/.bin $(RUN) pytest tests/unit/hooks/files/test_other_stores.py $(ARGS)
 
 # Import, start and upload take 1, 4 and 4 minutes, batch and wait 8, page 1.
 bench-import bench-start bench-upload bench-batch bench-wait bench-page: bench-%: $(VENV)/bench ## Measure one thing, for docs/benchmarks.md (1 to 8 minutes); ARGS=--small only tries it

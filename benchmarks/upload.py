@@ -74,7 +74,7 @@ def this_provider(given: Given) -> Send:
     """Send with this provider's hook."""
     from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
-    from workflow_automation_provider.hooks import sources  # noqa: F401 - what an upload imports
+    from workflow_automation_provider.hooks.files import sources  # noqa: F401 - what an upload imports
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
     hook = WorkflowAutomationHook("bench")
@@ -90,7 +90,7 @@ def operator(_: Given) -> Send:
     It records what was confirmed.
     """
     from workflow_automation_provider.execution import upload  # noqa: F401 - what an upload imports
-    from workflow_automation_provider.hooks.sources import resolve
+    from workflow_automation_provider.hooks.files.sources import resolve
     from workflow_automation_provider.operators.flows import UploadFilesOperator
     from workflow_automation_provider.testing.context import make_context
 

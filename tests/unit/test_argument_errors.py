@@ -28,7 +28,7 @@ from workflow_automation_provider.exceptions import FileUnavailableError, Invali
 from workflow_automation_provider.execution.batch.output import OutputFile
 from workflow_automation_provider.execution.batch.source import BatchSource
 from workflow_automation_provider.execution.record.callback import parse
-from workflow_automation_provider.hooks.sources import resolve
+from workflow_automation_provider.hooks.files.sources import resolve
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.notifications.flows import FlowNotifier
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator

@@ -13,7 +13,7 @@ from workflow_automation_provider.client import protocol
 from workflow_automation_provider.client.files import upload_bodies
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.hooks.sources import resolve
+from workflow_automation_provider.hooks.files.sources import resolve
 
 KEY = "wak-Zq7xK9TbW2mQ4r"
 

@@ -75,7 +75,7 @@ def test_airflow(service, tmp_path):
     assert by_dag_file & TASKS == set()
     for module in TASKS:
         importlib.import_module(module)
-    only_uploads = {"pybase64", f"{PACKAGE}.hooks.sources"}
+    only_uploads = {"pybase64", f"{PACKAGE}.hooks.files.sources"}
     assert by_trigger & only_uploads == set()
     assert by_upload >= only_uploads
 

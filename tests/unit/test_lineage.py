@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_automation_provider import lineage
-from workflow_automation_provider.hooks.sources import resolve
+from workflow_automation_provider.hooks.files.sources import resolve
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.lineage import MAX_INPUTS, uris_of
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator

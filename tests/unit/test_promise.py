@@ -31,7 +31,7 @@ from workflow_automation_provider.exceptions import (
     RejectedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.hooks import stores
+from workflow_automation_provider.hooks.files import stores
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.testing import DEMO_KEY, Key

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import Task, determine_kwargs
 
     from workflow_automation_provider.execution.run.start import OnUnknownStart
-    from workflow_automation_provider.hooks.sources import FileSource
+    from workflow_automation_provider.hooks.files.sources import FileSource
     from workflow_automation_provider.operators.templates import Resolvable
 else:
     try:

@@ -22,7 +22,7 @@ from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.responses.statuses import nothing_done
 from workflow_automation_provider.exceptions import FileUnavailableError, WorkflowAutomationError
 from workflow_automation_provider.execution.record.state_store import TaskRecord
-from workflow_automation_provider.hooks.sources import (
+from workflow_automation_provider.hooks.files.sources import (
     FileSource,
     resolve,
     warn_of_repeated_names,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.files import Element
     from workflow_automation_provider.client.protocol import Request, Run
-    from workflow_automation_provider.hooks.sources import FileSource
+    from workflow_automation_provider.hooks.files.sources import FileSource
 
 __all__ = ["WorkflowAutomationHook"]
 
@@ -182,7 +182,7 @@ class WorkflowAutomationHook(BaseHook):
             :mod:`workflow_automation_provider.exceptions`
         """
         # Imported here, because only uploads need it, and object storage is slow to import.
-        from workflow_automation_provider.hooks.sources import resolve, warn_of_repeated_names
+        from workflow_automation_provider.hooks.files.sources import resolve, warn_of_repeated_names
 
         with self._locating(flow_id):
             elements = resolve(files)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.record.entries import RunResult
     from workflow_automation_provider.execution.run.start import OnUnknownStart
     from workflow_automation_provider.execution.run.trigger_execution import TriggerExecution
-    from workflow_automation_provider.hooks.sources import FileSource
+    from workflow_automation_provider.hooks.files.sources import FileSource
     from workflow_automation_provider.operators.templates import Resolvable
 
 __all__ = ["TriggerFlowOperator", "UploadFilesOperator"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.files import Element
     from workflow_automation_provider.exceptions import WorkflowAutomationError
     from workflow_automation_provider.execution.upload import UploadResult
-    from workflow_automation_provider.hooks.sources import FileSource
+    from workflow_automation_provider.hooks.files.sources import FileSource
     from workflow_automation_provider.operators.templates import Resolvable
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client.files import File
-from workflow_automation_provider.hooks.sources import FileSource, resolve
+from workflow_automation_provider.hooks.files.sources import FileSource, resolve
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from raw_server import response
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.hooks.sources import resolve
+from workflow_automation_provider.hooks.files.sources import resolve
 
 from ..batches import counts, rows, times_started
 from ..starts import mentions

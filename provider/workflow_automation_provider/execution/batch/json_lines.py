@@ -16,8 +16,8 @@ from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.client.files import reason
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.execution.batch.location import locate, shown_path
-from workflow_automation_provider.hooks.reading import pieces
-from workflow_automation_provider.hooks.stores import as_url, in_time
+from workflow_automation_provider.hooks.files.reading import pieces
+from workflow_automation_provider.hooks.files.stores import as_url, in_time
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath

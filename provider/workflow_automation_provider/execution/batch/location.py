@@ -12,8 +12,8 @@ from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-
 
 from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.hooks.paths import local_path
-from workflow_automation_provider.hooks.stores import as_url, bucket_of, stored_at
+from workflow_automation_provider.hooks.files.paths import local_path
+from workflow_automation_provider.hooks.files.stores import as_url, bucket_of, stored_at
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.batch.location import Location, locate, shown_path
-from workflow_automation_provider.hooks.writing import check_writable, write_whole
+from workflow_automation_provider.hooks.files.writing import check_writable, write_whole
 
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.batch.source import BatchSource

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     )
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.upload import Uploader
-    from workflow_automation_provider.hooks.sources import FileSource
+    from workflow_automation_provider.hooks.files.sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 

@@ -237,7 +237,7 @@ def _asking() -> Iterator[None]:
     try:
         import boto3  # noqa: F401 - which makes the loggers
     except ImportError:
-        from workflow_automation_provider.hooks.stores import extra_missing
+        from workflow_automation_provider.hooks.files.stores import extra_missing
 
         raise extra_missing("it") from None
 

@@ -14,7 +14,7 @@ from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.execution.batch.output import OutputFile, OutputUnavailableError
 from workflow_automation_provider.execution.batch.source import BatchSource
-from workflow_automation_provider.hooks.sources import resolve
+from workflow_automation_provider.hooks.files.sources import resolve
 
 from ...starts import TaskTimeout
 
@@ -149,7 +149,7 @@ def test_the_same_path_on_two_sftp_hosts_is_two_files(sftp, tmp_path, monkeypatc
     "use", [lambda output: output.check(NO_FILE), lambda output: output.write(WHOLE)]
 )
 def test_nothing_is_left_on_a_server_that_hangs_for_a_while(sftp, monkeypatch, use):
-    monkeypatch.setattr("workflow_automation_provider.hooks.stores.TIMEOUT", 0.5)
+    monkeypatch.setattr("workflow_automation_provider.hooks.files.stores.TIMEOUT", 0.5)
     OutputFile(sftp.url("other.jsonl")).check(NO_FILE)  # it is connected
     sftp.removed.clear()
     goes_on = threading.Event()

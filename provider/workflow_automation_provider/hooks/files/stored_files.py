@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 from workflow_automation_provider.client.files import File, reason
 from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.hooks.objects import (
+from workflow_automation_provider.hooks.files.objects import (
     Info,
     ObjectStore,
     StoredFile,
     fingerprint_of,
     version_of,
 )
-from workflow_automation_provider.hooks.paths import Glob, has_wildcard, name_of
-from workflow_automation_provider.hooks.reading import ObjectReading
-from workflow_automation_provider.hooks.stores import as_url, stored_at
+from workflow_automation_provider.hooks.files.paths import Glob, has_wildcard, name_of
+from workflow_automation_provider.hooks.files.reading import ObjectReading
+from workflow_automation_provider.hooks.files.stores import as_url, stored_at
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath

@@ -14,8 +14,8 @@ from concurrent.futures import Future
 from typing import Any, cast
 
 from workflow_automation_provider.client.files import File, read_exactly
-from workflow_automation_provider.hooks.objects import AT_ONCE, StoredFile
-from workflow_automation_provider.hooks.stores import begin, in_time, wait_for
+from workflow_automation_provider.hooks.files.objects import AT_ONCE, StoredFile
+from workflow_automation_provider.hooks.files.stores import begin, in_time, wait_for
 
 # Bytes that are read and requested at once: multiples of 3, so that base64 of each piece joins
 # without padding.

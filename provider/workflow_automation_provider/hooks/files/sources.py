@@ -13,13 +13,13 @@ from workflow_automation_provider.client.checks import FileFormat, check_text, k
 from workflow_automation_provider.client.files import Element, File, repeated_names
 from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.hooks.local_files import local_files
-from workflow_automation_provider.hooks.paths import local_path
-from workflow_automation_provider.hooks.stored_files import stored_files
+from workflow_automation_provider.hooks.files.local_files import local_files
+from workflow_automation_provider.hooks.files.paths import local_path
+from workflow_automation_provider.hooks.files.stored_files import stored_files
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
-    from workflow_automation_provider.hooks.objects import ObjectStore
+    from workflow_automation_provider.hooks.files.objects import ObjectStore
 
 _LOGGED_NAMES = 10
 

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.execution.batch.location import locate
-from workflow_automation_provider.hooks.sources import resolve
+from workflow_automation_provider.hooks.files.sources import resolve
 
-from .conftest import globs, paths, resolved
+from ..conftest import globs, paths, resolved
 
 
 class Keys(AbstractFileSystem):  # type: ignore[misc]  # has no types

@@ -16,11 +16,11 @@ import pytest
 
 from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import FileUnavailableError, NotSentError
-from workflow_automation_provider.hooks.reading import _BLOCK
-from workflow_automation_provider.hooks.sources import resolve
+from workflow_automation_provider.hooks.files.reading import _BLOCK
+from workflow_automation_provider.hooks.files.sources import resolve
 
 from ..starts import interrupted
-from .conftest import sent, sha256
+from ..conftest import sent, sha256
 
 pytest.importorskip("s3fs")
 

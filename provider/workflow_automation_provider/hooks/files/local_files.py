@@ -22,7 +22,7 @@ from workflow_automation_provider.client.checks import check_path
 from workflow_automation_provider.client.files import File, reason
 from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.hooks.paths import Glob, Rest, has_wildcard, name_of
+from workflow_automation_provider.hooks.files.paths import Glob, Rest, has_wildcard, name_of
 
 # A file that changed fewer seconds ago may change again without another timestamp.
 _MIN_AGE = 0.25

@@ -26,9 +26,9 @@ from airflow.sdk.io import attach
 from airflow_launcher.processes import free_port
 from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import FileUnavailableError
-from workflow_automation_provider.hooks.sources import resolve
+from workflow_automation_provider.hooks.files.sources import resolve
 
-from .conftest import sent, sha256
+from ..conftest import sent, sha256
 
 MIB = 1024 * 1024
 # The one that is documented for the emulator.

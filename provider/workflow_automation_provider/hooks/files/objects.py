@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from workflow_automation_provider.client.files import File, changed, reason
-from workflow_automation_provider.hooks.paths import Glob
-from workflow_automation_provider.hooks.stores import TIMEOUT, in_time
+from workflow_automation_provider.hooks.files.paths import Glob
+from workflow_automation_provider.hooks.files.stores import TIMEOUT, in_time
 
 AT_ONCE = 32
 """Requests to a store that may be on their way. More would only wait for the event loop."""

@@ -25,9 +25,9 @@ from workflow_automation_provider.client.files import File, media_type_of, read_
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.execution.batch.location import locate
 from workflow_automation_provider.execution.batch.source import BatchSource
-from workflow_automation_provider.hooks.sources import resolve
+from workflow_automation_provider.hooks.files.sources import resolve
 
-from .conftest import globs, paths, resolved
+from ..conftest import globs, paths, resolved
 
 
 @pytest.fixture

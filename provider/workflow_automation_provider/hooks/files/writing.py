@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from workflow_automation_provider.hooks.stores import begin, bucket_of, in_time, wait_for
+from workflow_automation_provider.hooks.files.stores import begin, bucket_of, in_time, wait_for
 
 # The bytes that a slow store takes in a second.
 _SLOWEST = 100_000
