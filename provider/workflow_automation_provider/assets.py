@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from airflow.sdk import Asset
 
-from workflow_automation_provider.client.checks import path_segment
+from workflow_automation_provider.client.urls import path_segment
 from workflow_automation_provider.get_provider_info import ASSET_SCHEME
 
 if TYPE_CHECKING:

@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from airflow.sdk import get_current_context
 
-from workflow_automation_provider.client.checks import (
-    MAX_DAYS,
-    duration,
-    kind_of,
-    one_line,
-    rendered,
-)
+from workflow_automation_provider.client.checks import MAX_DAYS, duration
 from workflow_automation_provider.client.protocol import NO_INPUTS
+from workflow_automation_provider.client.rendered_values import rendered
+from workflow_automation_provider.client.wording import kind_of, one_line
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     WorkflowAutomationError,

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 from code_blocks import read_code_blocks
 from doc_pages import DOCS, ROOT, is_from_example, table
-from workflow_automation_provider.client.checks import DEFAULT_FILE_FORMAT
+from workflow_automation_provider.client.file_format import DEFAULT_FILE_FORMAT
 from workflow_automation_provider.exceptions import Accepted, OutcomeUnknownError
 from workflow_automation_provider.execution import retry
 from workflow_automation_provider.execution.errors import TICK

@@ -15,8 +15,8 @@ from doc_pages import ROOT, table
 from workflow_automation_provider import exceptions, taskflow
 from workflow_automation_provider.client import json_values
 from workflow_automation_provider.client.checks import MAX_TIMEOUT
+from workflow_automation_provider.client.responses.body import RESPONSE_LIMIT
 from workflow_automation_provider.client.settings import FIELDS, Settings
-from workflow_automation_provider.client.transport import RESPONSE_LIMIT
 from workflow_automation_provider.exceptions import Accepted, RunFailedError
 from workflow_automation_provider.execution.batch.item_results import ItemStatus
 from workflow_automation_provider.execution.batch.json_lines import MAX_LINE

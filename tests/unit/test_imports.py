@@ -66,8 +66,8 @@ def test_airflow(service, tmp_path):
         == set()
     )
     names = (
-        *("client", "client.checks", "client.setting_kinds", "client.settings"),
-        *("exceptions", "get_provider_info"),
+        *("client", "client.checks", "client.file_format", "client.setting_kinds"),
+        *("client.settings", "client.urls", "client.wording", "exceptions", "get_provider_info"),
     )
     told = {PACKAGE, *(f"{PACKAGE}.{name}" for name in names)}
     assert {name for name in by_info if name.startswith(PACKAGE)} == told

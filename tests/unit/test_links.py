@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentences import NO_LINK
-from workflow_automation_provider.client.checks import browser_link, web_link
+from workflow_automation_provider.client.urls import browser_link, web_link
 from workflow_automation_provider.exceptions import RejectedError, UnidentifiedError
 
 from .starts import mentions, trigger

@@ -29,7 +29,7 @@ PUBLIC = public_names()
 
 # The modules above that offer more to the rest of the package.
 PARTLY_PUBLIC = {
-    "client.checks",
+    "client.file_format",
     "client.files",
     "client.protocol",
     "execution.batch.progress",

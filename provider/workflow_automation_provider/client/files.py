@@ -18,15 +18,12 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any, Protocol
 
-from workflow_automation_provider.client.checks import (
-    DEFAULT_FILE_FORMAT,
-    FileFormat,
-    identifier,
-    kind_of,
-)
+from workflow_automation_provider.client.checks import identifier
+from workflow_automation_provider.client.file_format import DEFAULT_FILE_FORMAT, FileFormat
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.media_types import media_type
 from workflow_automation_provider.client.redaction import without_credentials_of
+from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     InvalidRequestError,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import httpx
 
 from workflow_automation_provider.client import protocol
-from workflow_automation_provider.client.checks import FileFormat, check_file_format
+from workflow_automation_provider.client.file_format import FileFormat, check_file_format
 from workflow_automation_provider.client.files import Element, upload_bodies
 from workflow_automation_provider.client.network import choose_proxy, tls_context
 from workflow_automation_provider.client.redaction import Redactor, has_enough_letters
@@ -23,6 +23,7 @@ from workflow_automation_provider.client.responses.no_response import (
 from workflow_automation_provider.client.send_progress import SendProgress
 from workflow_automation_provider.client.settings import Settings
 from workflow_automation_provider.client.transport import Transport
+from workflow_automation_provider.client.urls import parse_base_url
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     NotSentError,
@@ -45,7 +46,7 @@ class FlowClient:
     Each request has its own connection: the service may close one that was kept alive just when a
     request is sent, and it would be unknown whether a run was started.
 
-    :param base_url: URL of the service, see :func:`~.protocol.parse_base_url`
+    :param base_url: URL of the service, see :func:`~.urls.parse_base_url`
     :param api_key: the key of one workflow; None if only triggering by path is needed
     :param options: fields of :class:`~.settings.Settings`. No proxy means those from the
         environment, but never for loopback
@@ -57,7 +58,7 @@ class FlowClient:
         self._stopped = False
 
         settings = Settings(**options)
-        self.base_url = protocol.parse_base_url(base_url, allow_http=settings.allow_http)
+        self.base_url = parse_base_url(base_url, allow_http=settings.allow_http)
         self._api_key = _checked_key(api_key)
         if self._contains_key(self.base_url):
             raise InvalidRequestError(

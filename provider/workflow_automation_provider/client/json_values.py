@@ -20,7 +20,7 @@ from pathlib import PurePath
 from typing import Any, SupportsIndex, cast
 from uuid import UUID
 
-from workflow_automation_provider.client.checks import kind_of, member
+from workflow_automation_provider.client.wording import kind_of, member
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 # How deeply a value may be nested that Airflow stores: its own JSON fails on much deeper ones.

@@ -14,8 +14,8 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from workflow_automation_provider.client.protocol import is_loopback
 from workflow_automation_provider.client.setting_kinds import DIRECT, proxy_url
+from workflow_automation_provider.client.urls import is_loopback
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -237,32 +237,3 @@ def _load_client_certificate(context: ssl.SSLContext, client_cert: str | tuple[s
 def _why(error: Exception) -> str:
     # The operating system's message never quotes the value, which may be a whole pasted key.
     return getattr(error, "strerror", None) or type(error).__name__
-
-
-# Errors of TLS about certificates -----------------------------------------------------------------
-
-# OpenSSL's codes of what is rejected for its form alone, where VERIFY_X509_STRICT is set: from
-# X509_V_ERR_PATHLEN_INVALID_FOR_NON_CA to X509_V_ERR_EXTENSIONS_REQUIRE_VERSION_3.
-_ERRORS_OF_FORM = range(80, 94)
-
-# OpenSSL's text, which differs by version: "tlsv13 alert certificate required", "ssl/tls alert bad
-# certificate".
-_ALERT_OF_CERTIFICATE = re.compile(r"alert (\w+ )?(certificate|unknown ca)")
-
-
-def rejects_form(error: Exception) -> bool:
-    """Return whether the service's certificate was rejected for its form, as from Python 3.13."""
-    cause = _tls_error(error)
-    return isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code in _ERRORS_OF_FORM
-
-
-def is_refusal_of_client(error: Exception) -> bool:
-    """Return whether the service ended TLS because of the client's certificate, or without one."""
-    cause = _tls_error(error)
-    return cause is not None and bool(_ALERT_OF_CERTIFICATE.search(str(cause)))
-
-
-def _tls_error(error: Exception) -> ssl.SSLError | None:
-    """Return the error that httpcore wraps. Its pool removes the cause, but not the context."""
-    wrapped = error.__context__
-    return wrapped if isinstance(wrapped, ssl.SSLError) else None

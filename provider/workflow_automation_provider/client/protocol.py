@@ -9,23 +9,18 @@ The requests and responses of the service, without any I/O.
 from __future__ import annotations
 
 import enum
-import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import SplitResult, urlsplit
-
-import httpx
+from urllib.parse import urlsplit
 
 from workflow_automation_provider.client import json_values
-from workflow_automation_provider.client.checks import (
-    check_rendered,
-    identifier,
-    kind_of,
-    path_segment,
-)
+from workflow_automation_provider.client.checks import identifier
+from workflow_automation_provider.client.rendered_values import check_rendered
+from workflow_automation_provider.client.urls import parse_base_url, path_segment
+from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -33,8 +28,6 @@ if TYPE_CHECKING:
 
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 """No inputs."""
-
-_EXAMPLE = "https://service.example/api"
 
 # The end of a URL from which an operation's path, or its beginning, was not removed. "/flows" and a
 # name count only after "/api": elsewhere they may belong to the base URL.
@@ -120,77 +113,11 @@ class Response(NamedTuple):
     early: bool = False
 
 
-def parse_base_url(
-    text: str, *, allow_http: bool = False, name: str = "The base URL", example: str = _EXAMPLE
-) -> str:
-    """
-    Validate and normalize a base URL.
-
-    :param text: such as ``https://service.example/api``; a missing scheme means https
-    :param allow_http: whether to allow plain http to another machine
-    :param name: what it is called in errors, which show an ``example``
-    :return: the URL without a trailing slash
-    :raises InvalidRequestError: if it is empty, is not http(s), contains user info, a query or a
-        fragment, or is plain http to a host other than loopback without ``allow_http``
-    """
-    text = text.strip()
-    if not text:
-        raise InvalidRequestError(f"{name} is empty: expected one such as {example}.")
-    if "://" not in text:
-        text = f"https://{text}"
-
-    try:
-        parts = urlsplit(text)
-        host, _ = parts.hostname, parts.port
-        httpx.URL(text)
-    except (ValueError, httpx.InvalidURL):
-        # Without the original message, which quotes the URL: it may contain a password.
-        raise InvalidRequestError(
-            f"{name} is not a valid URL: expected one such as {example}."
-        ) from None
-
-    problem = _problem_of(text, parts, host, example)
-    if not problem and parts.scheme == "http" and not (allow_http or is_loopback(host or "")):
-        problem = (
-            f"is plain http to {host}, where the API key or a callback's token can be read in "
-            "transit: use https, or set the connection's extra allow_http to true"
-        )
-
-    if problem:
-        raise InvalidRequestError(f"{name} {problem}.")
-
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-
-
-def _problem_of(text: str, parts: SplitResult, host: str | None, example: str) -> str:
-    """Return why a URL is no base URL, empty if it is one."""
-    if parts.scheme not in ("http", "https"):
-        return f"has the scheme {parts.scheme!r}: use https"
-
-    if "@" in parts.netloc:
-        return (
-            "contains a user name or password: remove it and the @ after it. The API key has a "
-            "field of its own, and a gateway's credentials go into the extra headers"
-        )
-
-    if "?" in text or "#" in text:
-        return f"has a query (?) or fragment (#): it must end with the path, such as {example}"
-
-    has_wrong_char = any(char.isspace() or not char.isprintable() or char == "\\" for char in text)
-    if not host or has_wrong_char:
-        return (
-            "has no host name, or contains whitespace or a backslash: "
-            f"expected one such as {example}"
-        )
-
-    return ""
-
-
 def check_no_operation(base_url: str) -> None:
     """
     Check that a base URL is not that of one of the operations. Follows section 4 of the interface.
 
-    :param base_url: as :func:`parse_base_url` returns it
+    :param base_url: as :func:`~.urls.parse_base_url` returns it
     :raises InvalidRequestError: if it is, with what it should be
     """
     found = _OPERATION_PATH.search(urlsplit(base_url).path)
@@ -215,27 +142,13 @@ def base_url_of(target: str, url: str) -> str:
     return parse_base_url(target.removesuffix(path[0]))
 
 
-def origin_of(url: str) -> str:
-    """Return the scheme, host and port of a URL, in one form however they are written."""
-    parts = httpx.URL(url)
-    return f"{parts.scheme}://{parts.netloc.decode('ascii')}"
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether ``host`` (a name or an address, without brackets) is this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.rstrip(".").lower() == "localhost"
-
-
 def trigger_request(base_url: str, inputs: object, flow_id: object = None) -> Request:
     """
     Build the request that starts a run: by path with a ``flow_id``, otherwise by key.
 
     Follows sections 4.1 and 4.2 of the interface.
 
-    :param base_url: as :func:`parse_base_url` returns it
+    :param base_url: as :func:`~.urls.parse_base_url` returns it
     :param inputs: mapping of input names to JSON values
     :param flow_id: the flow to start; None for the one that the API key identifies
     :raises InvalidRequestError: if an argument cannot be sent
@@ -272,7 +185,7 @@ def upload_request(base_url: str, flow_id: object, body: UploadBody) -> Request:
 
     Follows section 4.3 of the interface.
 
-    :param base_url: as :func:`parse_base_url` returns it
+    :param base_url: as :func:`~.urls.parse_base_url` returns it
     :param flow_id: the flow that the files belong to
     """
     url = f"{base_url}/public/upload"

@@ -9,13 +9,9 @@ from datetime import date
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from workflow_automation_provider.client.checks import (
-    MAX_DAYS,
-    MAX_TIMEOUT,
-    FileFormat,
-    check_file_format,
-    duration,
-)
+from workflow_automation_provider.client.checks import MAX_DAYS, MAX_TIMEOUT, duration
+from workflow_automation_provider.client.file_format import FileFormat, check_file_format
+from workflow_automation_provider.client.urls import parse_base_url
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 CALLBACK_EXAMPLE = "https://airflow.example"
@@ -135,8 +131,6 @@ def _headers(value: Any, earlier: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _callback_base_url(value: Any, earlier: Mapping[str, Any]) -> str:
-    from workflow_automation_provider.client.protocol import parse_base_url
-
     text = _text(value, earlier)
     scheme, separator, _ = text.partition("://")
     if separator and scheme.lower() not in ("http", "https"):

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from workflow_automation_provider.client import setting_kinds
-from workflow_automation_provider.client.checks import DEFAULT_FILE_FORMAT, FileFormat, kind_of
+from workflow_automation_provider.client.file_format import DEFAULT_FILE_FORMAT, FileFormat
 from workflow_automation_provider.client.setting_kinds import (
     CALLBACK_EXAMPLE,
     DIRECT,
     MAILBOX_EXAMPLE,
     Kind,
 )
+from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 _SECRET_HEADER_WORDS = (

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import httpcore
 import httpx
 
-from workflow_automation_provider.client.network import Proxy, is_refusal_of_client, unusable_proxy
+from workflow_automation_provider.client.network import Proxy, unusable_proxy
 from workflow_automation_provider.client.protocol import Response
 from workflow_automation_provider.client.quiet import quiet
+from workflow_automation_provider.client.responses.body import RESPONSE_LIMIT, too_large
+from workflow_automation_provider.client.responses.cause import is_refusal_of_client
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.send_progress import SendProgress
-
-RESPONSE_LIMIT = 1024 * 1024
-"""In bytes. A valid response has two short fields; a longer one would only fill the memory."""
 
 # At DEBUG level, httpcore logs the headers of responses, and errors that quote them. A service may
 # have put the key into one, and some of Airflow's executors print logs unmasked. A filter on a
@@ -74,11 +73,6 @@ class Transport(httpx.BaseTransport):
             response = _read(unread, is_early=not progress.whole)
 
         return httpx.Response(response.status, extensions={"response": response})
-
-
-def too_large() -> httpcore.ReadError:
-    """Return the error that ends a response at the limit."""
-    return httpcore.ReadError(f"the limit is {RESPONSE_LIMIT // 1024} KiB")
 
 
 def _read(unread: httpcore.Response, *, is_early: bool) -> Response:

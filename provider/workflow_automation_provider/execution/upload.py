@@ -16,10 +16,11 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from workflow_automation_provider.client.checks import FileFormat, identifier, one_line
+from workflow_automation_provider.client.checks import identifier
 from workflow_automation_provider.client.files import Element, File, checked_fingerprint
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.responses.statuses import nothing_done
+from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import FileUnavailableError, WorkflowAutomationError
 from workflow_automation_provider.execution.record.state_store import TaskRecord
 from workflow_automation_provider.hooks.files.sources import (
@@ -31,6 +32,7 @@ from workflow_automation_provider.hooks.files.sources import (
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from workflow_automation_provider.client.file_format import FileFormat
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook

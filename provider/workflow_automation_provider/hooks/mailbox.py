@@ -15,9 +15,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from workflow_automation_provider.client.protocol import is_loopback
 from workflow_automation_provider.client.redaction import SECRET_PARAMETERS
 from workflow_automation_provider.client.setting_kinds import MAILBOX_EXAMPLE
+from workflow_automation_provider.client.urls import is_loopback
 from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError
 from workflow_automation_provider.hooks.mailboxes.folder import FolderStore
 from workflow_automation_provider.hooks.mailboxes.s3 import S3Store

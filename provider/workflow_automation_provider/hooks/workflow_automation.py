@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
-from workflow_automation_provider.client.checks import FileFormat, check_rendered
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.protocol import NO_INPUTS, trigger_request
 from workflow_automation_provider.client.redaction import CALLBACK_PATH
+from workflow_automation_provider.client.rendered_values import check_rendered
 from workflow_automation_provider.client.settings import Settings
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.lineage import collect
@@ -24,6 +24,7 @@ from workflow_automation_provider.lineage import collect
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+    from workflow_automation_provider.client.file_format import FileFormat
     from workflow_automation_provider.client.files import Element
     from workflow_automation_provider.client.protocol import Request, Run
     from workflow_automation_provider.hooks.files.sources import FileSource

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.definitions.asset import AssetRef
 
-from workflow_automation_provider.client.checks import MAX_DAYS, duration, one_line, rendered
+from workflow_automation_provider.client.checks import MAX_DAYS, duration
+from workflow_automation_provider.client.rendered_values import rendered
+from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRetrier
 from workflow_automation_provider.operators.templates import TextKeeper

@@ -8,12 +8,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from workflow_automation_provider.client.checks import (
-    check_path,
-    duration,
-    is_positive_integer,
-    kind_of,
-)
+from workflow_automation_provider.client.checks import duration, is_positive_integer
+from workflow_automation_provider.client.rendered_values import check_path
+from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import (
     Accepted,
     BatchInterruptedError,

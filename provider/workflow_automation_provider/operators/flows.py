@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from workflow_automation_provider.client.checks import check_names, check_rendered, duration
+from workflow_automation_provider.client.checks import duration
+from workflow_automation_provider.client.rendered_values import check_names, check_rendered
 from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     RunFailedError,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import ObjectStoragePath, XComArg
 from jinja2 import Environment, TemplateError
 
-from workflow_automation_provider.client.checks import member, one_line
+from workflow_automation_provider.client.wording import member, one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:

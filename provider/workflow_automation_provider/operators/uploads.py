@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workflow_automation_provider.client.checks import (
-    FileFormat,
-    check_file_format,
-    is_positive_integer,
-    rendered,
-)
+from workflow_automation_provider.client.checks import is_positive_integer
+from workflow_automation_provider.client.file_format import FileFormat, check_file_format
+from workflow_automation_provider.client.rendered_values import rendered
 from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
 from workflow_automation_provider.execution.errors import task_error
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, TaskSummary, link_of

@@ -21,7 +21,7 @@ from fastapi.responses import HTMLResponse, Response
 from jinja2 import ChainableUndefined, Environment
 from markupsafe import Markup
 
-from workflow_automation_provider.client.checks import browser_link
+from workflow_automation_provider.client.urls import browser_link
 from workflow_automation_provider.execution.errors import printable, without_escape_codes
 from workflow_automation_provider.plugins.advice import RunStatus
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from workflow_automation_provider.client import protocol
 from workflow_automation_provider.client.flow_client import FlowClient
+from workflow_automation_provider.client.urls import parse_base_url
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 from .conftest import trigger_flow
@@ -27,7 +28,7 @@ from .conftest import trigger_flow
     ],
 )
 def test_base_url(text, expected):
-    assert protocol.parse_base_url(text) == expected
+    assert parse_base_url(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -49,10 +50,10 @@ def test_base_url_that_is_wrong(text, words):
 @given(st.text() | st.from_regex(r"https?://[a-z0-9@:/?#\[\]%.\\-]*", fullmatch=True))
 def test_any_text_is_an_address_or_a_clear_error(text):
     try:
-        base_url = protocol.parse_base_url(text, allow_http=True)
+        base_url = parse_base_url(text, allow_http=True)
     except InvalidRequestError:
         return
-    assert protocol.parse_base_url(base_url, allow_http=True) == base_url
+    assert parse_base_url(base_url, allow_http=True) == base_url
     assert not base_url.endswith("/")
     url = httpx.URL(base_url)
     assert (url.userinfo, url.query, url.fragment) == (b"", b"", "")

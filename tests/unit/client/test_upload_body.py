@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client import files
-from workflow_automation_provider.client.checks import DEFAULT_FILE_FORMAT
+from workflow_automation_provider.client.file_format import DEFAULT_FILE_FORMAT
 from workflow_automation_provider.client.files import File, upload_bodies
 from workflow_automation_provider.exceptions import (
     Accepted,

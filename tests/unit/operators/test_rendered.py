@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sentences import NOTHING_SENT
-from workflow_automation_provider.client.checks import check_text
+from workflow_automation_provider.client.rendered_values import check_text
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.notifications.flows import FlowNotifier
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator

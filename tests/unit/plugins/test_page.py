@@ -29,7 +29,7 @@ from sqlalchemy.exc import OperationalError
 
 from entry_keys import ADOPTED
 from waiting_tasks import WaitingTask, make_dag
-from workflow_automation_provider.client.checks import web_link
+from workflow_automation_provider.client.urls import web_link
 from workflow_automation_provider.execution.record.callback import digest_of
 from workflow_automation_provider.execution.record.entries import (
     Claim,

@@ -10,12 +10,16 @@ import zlib
 from email.message import Message
 from typing import TYPE_CHECKING, Any
 
+import httpcore
+
 from workflow_automation_provider.client.responses.cause import describe
-from workflow_automation_provider.client.transport import RESPONSE_LIMIT, too_large
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Response
     from workflow_automation_provider.client.redaction import Redactor
+
+RESPONSE_LIMIT = 1024 * 1024
+"""In bytes. A valid response has two short fields; a longer one would only fill the memory."""
 
 QUOTE_LIMIT = 500
 """How much of the service's response an error quotes, in characters."""
@@ -49,6 +53,11 @@ _BARE_DEFLATE = -15
 
 # Of the codecs that Python takes for a charset, the one that needs minutes for a long body.
 _SLOW_CODEC = "punycode"
+
+
+def too_large() -> httpcore.ReadError:
+    """Return the error that ends a response at the limit."""
+    return httpcore.ReadError(f"the limit is {RESPONSE_LIMIT // 1024} KiB")
 
 
 # Compression and charsets ------------------------------------------------------------------------

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import ssl
 from typing import TYPE_CHECKING
 
 import httpcore
 
-from workflow_automation_provider.client.network import is_refusal_of_client, rejects_form
 from workflow_automation_provider.client.send_progress import (
     TLS_ALERT,
     SendProgress,
@@ -15,6 +16,14 @@ from workflow_automation_provider.client.send_progress import (
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.redaction import Redactor
+
+# OpenSSL's codes of what is rejected for its form alone, where VERIFY_X509_STRICT is set: from
+# X509_V_ERR_PATHLEN_INVALID_FOR_NON_CA to X509_V_ERR_EXTENSIONS_REQUIRE_VERSION_3.
+_ERRORS_OF_FORM = range(80, 94)
+
+# OpenSSL's text, which differs by version: "tlsv13 alert certificate required", "ssl/tls alert bad
+# certificate".
+_ALERT_OF_CERTIFICATE = re.compile(r"alert (\w+ )?(certificate|unknown ca)")
 
 _TOO_LARGE = "The request may be too large for the service."
 _CLIENT_CERT = (
@@ -70,7 +79,7 @@ def hint_for(error: Exception, progress: SendProgress, url: str, via: str) -> st
         return USE_HTTPS
     if is_refusal_of_client(error):
         return _CLIENT_CERT
-    if rejects_form(error):
+    if _rejects_form(error):
         return _FORM_OF_CERTIFICATE
 
     text = str(error)
@@ -108,3 +117,21 @@ def _hint_for_begun(error: Exception, progress: SendProgress, url: str) -> str:
 
 def _is_of_network(error: Exception) -> bool:
     return type(error).__module__.startswith("httpcore")
+
+
+def _rejects_form(error: Exception) -> bool:
+    """Return whether the service's certificate was rejected for its form, as from Python 3.13."""
+    cause = _tls_error(error)
+    return isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code in _ERRORS_OF_FORM
+
+
+def is_refusal_of_client(error: Exception) -> bool:
+    """Return whether the service ended TLS because of the client's certificate, or without one."""
+    cause = _tls_error(error)
+    return cause is not None and bool(_ALERT_OF_CERTIFICATE.search(str(cause)))
+
+
+def _tls_error(error: Exception) -> ssl.SSLError | None:
+    """Return the error that httpcore wraps. Its pool removes the cause, but not the context."""
+    wrapped = error.__context__
+    return wrapped if isinstance(wrapped, ssl.SSLError) else None

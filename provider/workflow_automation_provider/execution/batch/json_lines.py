@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from workflow_automation_provider.client.checks import kind_of
 from workflow_automation_provider.client.files import reason
+from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.execution.batch.location import locate, shown_path
 from workflow_automation_provider.hooks.files.reading import pieces

@@ -19,14 +19,13 @@ from typing import Any
 from airflow.sdk import ObjectStoragePath
 from airflow.sdk.execution_time.lazy_sequence import LazyXComSequence
 
-from workflow_automation_provider.client.checks import (
+from workflow_automation_provider.client.json_values import encode
+from workflow_automation_provider.client.rendered_values import (
     check_names,
     check_path,
     check_rendered,
-    kind_of,
-    one_line,
 )
-from workflow_automation_provider.client.json_values import encode
+from workflow_automation_provider.client.wording import kind_of, one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.batch.json_lines import (
     LineError,

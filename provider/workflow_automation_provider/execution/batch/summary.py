@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.client.redaction import without_credentials
+from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import (
     Accepted,
     OutcomeUnknownError,

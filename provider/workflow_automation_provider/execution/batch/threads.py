@@ -11,8 +11,8 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
-from workflow_automation_provider.client.checks import one_line
 from workflow_automation_provider.client.protocol import with_inputs
+from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import (
     BusyError,
     NotSentError,

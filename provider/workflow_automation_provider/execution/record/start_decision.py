@@ -44,7 +44,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from workflow_automation_provider.client.checks import one_line
+from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.record.entries import (
     NO_REPORTS,

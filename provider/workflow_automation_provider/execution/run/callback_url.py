@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from airflow.configuration import conf
 
-from workflow_automation_provider.client.protocol import is_loopback, parse_base_url
 from workflow_automation_provider.client.redaction import CALLBACK_PATH
 from workflow_automation_provider.client.setting_kinds import CALLBACK_EXAMPLE, MAILBOX_EXAMPLE
+from workflow_automation_provider.client.urls import is_loopback, parse_base_url
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from workflow_automation_provider.client.checks import one_line
+from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import (
     Code,
     ConnectionUnusableError,

@@ -12,7 +12,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from workflow_automation_provider.client.checks import one_line
+from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,

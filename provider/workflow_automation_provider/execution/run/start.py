@@ -17,8 +17,8 @@ import contextlib
 import hashlib
 from typing import TYPE_CHECKING, Literal
 
-from workflow_automation_provider.client.checks import one_line
-from workflow_automation_provider.client.protocol import origin_of
+from workflow_automation_provider.client.urls import origin_of
+from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import (
     Code,
     InvalidRequestError,

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.log import mask_secret
 
-from workflow_automation_provider.client.protocol import origin_of
 from workflow_automation_provider.client.setting_kinds import is_mailbox
+from workflow_automation_provider.client.urls import origin_of
 from workflow_automation_provider.exceptions import (
     ConnectionUnusableError,
     InvalidRequestError,

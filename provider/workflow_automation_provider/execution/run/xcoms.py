@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urljoin
 
-from workflow_automation_provider.client.checks import browser_link, is_relative_link
+from workflow_automation_provider.client.urls import browser_link, is_relative_link
 from workflow_automation_provider.links import FlowRunLink
 
 if TYPE_CHECKING:

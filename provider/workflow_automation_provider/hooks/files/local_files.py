@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import IO, NamedTuple
 
-from workflow_automation_provider.client.checks import check_path
 from workflow_automation_provider.client.files import File, reason
 from workflow_automation_provider.client.redaction import shown
+from workflow_automation_provider.client.rendered_values import check_path
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.hooks.files.paths import Glob, Rest, has_wildcard, name_of
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from workflow_automation_provider.client.checks import check_path
 from workflow_automation_provider.client.redaction import shown
+from workflow_automation_provider.client.rendered_values import check_path
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 _WILDCARD = re.compile(r"[*?[]")

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, ObjectStoragePath
 
-from workflow_automation_provider.client.checks import FileFormat, check_text, kind_of, one_line
 from workflow_automation_provider.client.files import Element, File, repeated_names
 from workflow_automation_provider.client.redaction import shown
+from workflow_automation_provider.client.rendered_values import check_text
+from workflow_automation_provider.client.wording import kind_of, one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.hooks.files.local_files import local_files
 from workflow_automation_provider.hooks.files.paths import local_path
 from workflow_automation_provider.hooks.files.stored_files import stored_files
 
 if TYPE_CHECKING:
+    from workflow_automation_provider.client.file_format import FileFormat
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.hooks.files.objects import ObjectStore
 

@@ -19,7 +19,7 @@ from workflow_automation_provider.exceptions import FileUnavailableError, NotSen
 from workflow_automation_provider.hooks.files.reading import _BLOCK
 from workflow_automation_provider.hooks.files.sources import resolve
 
-from ..starts import interrupted
+from ...starts import interrupted
 from ..conftest import sent, sha256
 
 pytest.importorskip("s3fs")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflow_automation_provider.client.checks import one_line
+from workflow_automation_provider.client.wording import one_line
 
 
 @given(st.text(st.characters()))

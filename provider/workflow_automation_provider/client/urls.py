@@ -1,0 +1,183 @@
+"""
+URLs: the service's, and those that it returns.
+
+DAG files import this module, and httpx is slow to import: it is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from urllib.parse import SplitResult, quote, urlsplit
+
+from workflow_automation_provider.client.wording import kind_of, one_line
+from workflow_automation_provider.exceptions import InvalidRequestError
+
+_EXAMPLE = "https://service.example/api"
+
+
+def parse_base_url(
+    text: str, *, allow_http: bool = False, name: str = "The base URL", example: str = _EXAMPLE
+) -> str:
+    """
+    Validate and normalize a base URL.
+
+    :param text: such as ``https://service.example/api``; a missing scheme means https
+    :param allow_http: whether to allow plain http to another machine
+    :param name: what it is called in errors, which show an ``example``
+    :return: the URL without a trailing slash
+    :raises InvalidRequestError: if it is empty, is not http(s), contains user info, a query or a
+        fragment, or is plain http to a host other than loopback without ``allow_http``
+    """
+    import httpx
+
+    text = text.strip()
+    if not text:
+        raise InvalidRequestError(f"{name} is empty: expected one such as {example}.")
+    if "://" not in text:
+        text = f"https://{text}"
+
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname, parts.port
+        httpx.URL(text)
+    except (ValueError, httpx.InvalidURL):
+        # Without the original message, which quotes the URL: it may contain a password.
+        raise InvalidRequestError(
+            f"{name} is not a valid URL: expected one such as {example}."
+        ) from None
+
+    problem = _problem_of(text, parts, host, example)
+    if not problem and parts.scheme == "http" and not (allow_http or is_loopback(host or "")):
+        problem = (
+            f"is plain http to {host}, where the API key or a callback's token can be read in "
+            "transit: use https, or set the connection's extra allow_http to true"
+        )
+
+    if problem:
+        raise InvalidRequestError(f"{name} {problem}.")
+
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def _problem_of(text: str, parts: SplitResult, host: str | None, example: str) -> str:
+    """Return why a URL is no base URL, empty if it is one."""
+    if parts.scheme not in ("http", "https"):
+        return f"has the scheme {parts.scheme!r}: use https"
+
+    if "@" in parts.netloc:
+        return (
+            "contains a user name or password: remove it and the @ after it. The API key has a "
+            "field of its own, and a gateway's credentials go into the extra headers"
+        )
+
+    if "?" in text or "#" in text:
+        return f"has a query (?) or fragment (#): it must end with the path, such as {example}"
+
+    has_wrong_char = any(char.isspace() or not char.isprintable() or char == "\\" for char in text)
+    if not host or has_wrong_char:
+        return (
+            "has no host name, or contains whitespace or a backslash: "
+            f"expected one such as {example}"
+        )
+
+    return ""
+
+
+def origin_of(url: str) -> str:
+    """Return the scheme, host and port of a URL, in one form however they are written."""
+    import httpx
+
+    parts = httpx.URL(url)
+    return f"{parts.scheme}://{parts.netloc.decode('ascii')}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether ``host`` (a name or an address, without brackets) is this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.rstrip(".").lower() == "localhost"
+
+
+def path_segment(text: str) -> str:
+    """Return a text as one segment of a URL's path."""
+    segment = quote(text, safe="")
+    if segment.strip("."):
+        return segment
+    # quote() leaves dots, and a segment of dots alone would be a relative path.
+    return segment.replace(".", "%2E")
+
+
+# Without credentials, and without what a browser changes: it leaves out blanks and control
+# characters, and takes a backslash for a slash.
+_WEB = re.compile(
+    r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?([/?#][^\s\x00-\x20\x7f\\]{0,2000})?",
+    re.I | re.ASCII,
+)
+
+_HOST_AND_PATH = re.compile(r"[\w-]+(\.[\w-]+)+/")
+
+
+def web_link(link: object) -> str:
+    """
+    Return a link of the service if it is http or https, otherwise an empty text.
+
+    A browser runs ``javascript:``.
+    """
+    return link if isinstance(link, str) and _WEB.fullmatch(link) else ""
+
+
+def is_relative_link(link: object) -> bool:
+    """
+    Return whether a link of the service is to be resolved against its base URL.
+
+    One that begins with a host name lacks its scheme.
+    """
+    if not isinstance(link, str) or _HOST_AND_PATH.match(link.strip()):
+        return False
+    try:
+        return not urlsplit(link.strip()).scheme
+    except ValueError:
+        return False
+
+
+def browser_link(link: object) -> str:
+    """
+    Return a link of the service as a browser opens it: quoted, its host in ASCII.
+
+    :param link: as the service or a run gave it; one that is fine stays as it is
+    :raises ValueError: if there is no such link, with the reason as a predicate, such as ``is not
+        a valid URL``: the caller puts the name of the link before it
+    """
+    if not isinstance(link, str):
+        raise ValueError(f"is {kind_of(link)}, not text")
+
+    link = link.strip()
+    if web_link(link):
+        return link
+
+    if one_line(link) != link or "\\" in link:
+        raise ValueError("contains a control character or a backslash")
+
+    try:
+        parts = urlsplit(link)
+    except ValueError:
+        raise ValueError("is not a valid URL") from None
+
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("is not the URL of a web page, which begins with https:// or http://")
+    if "@" in parts.netloc:
+        raise ValueError("contains a user name or password")
+
+    import httpx
+
+    try:
+        found = web_link(str(httpx.URL(link)))
+    except (httpx.InvalidURL, ValueError):
+        found = ""
+
+    if not found:
+        raise ValueError("is not a valid URL, or too long")
+
+    return found
