@@ -64,7 +64,7 @@ test-stores: $(VENV)/stores ## Test uploads from emulators of Google Cloud Stora
 	@AZURITE=$(CURDIR)/$(VENV)/azurite/node_modules/.bin $(RUN) pytest tests/unit/hooks/files/test_other_stores.py $(ARGS)
 
 # Import, start and upload take 1, 4 and 4 minutes, batch and wait 8, page 1.
-bench-import bench-start bench-upload bench-batch bench-wait bench-page: bench-%: $(VENV)/bench ## Measure one thing, for docs/benchmarks.md (1 to 8 minutes); ARGS=--small only tries it
+bench-import bench-start bench-upload bench-batch bench-wait bench-page: bench-%: $(VENV)/bench ## Measure one thing, for benchmarks/README.md (1 to 8 minutes); ARGS=--small only tries it
 	@PYTHONPATH=scripts:tests/support $(VENV)/bin/python benchmarks/$*.py $(ARGS)
 
 model: ARGS ?= model

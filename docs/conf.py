@@ -2,7 +2,8 @@
 How Sphinx builds the site: `make docs`.
 
 The project's folder is the source, so that links to SECURITY.md, CHANGELOG.md and the example DAGs are the same here
-as on a code host. The pages are plain Markdown; the navigation is the lists of links in index.md.
+as on a code host. The pages are plain Markdown; the navigation is the tables of links in index.md, and the first page
+begins as the README does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 import sphinx.search
 from docutils import nodes
-from pygments.lexers.special import TextLexer
 from sphinx.addnodes import desc_parameter, pending_xref
 from sphinx.search.en import SearchEnglish
 from sphinx.transforms import SphinxTransform
@@ -36,7 +36,6 @@ os.environ["AIRFLOW__LOGGING__LOGGING_LEVEL"] = "WARNING"
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
-    from sphinx.environment import BuildEnvironment
 
 PROJECT = Path(__file__).parent.parent
 PACKAGE = "workflow_automation_provider"
@@ -50,7 +49,6 @@ nitpicky = True
 root_doc = "docs/index"
 include_patterns = [
     "docs/*.md",
-    "README.md",
     "SECURITY.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -88,12 +86,13 @@ copybutton_exclude = ".linenos, .gp, .go"
 # The navigation ------------------------------------------------------------------------------------------
 
 _HEADING_OR_LINK = re.compile(
-    r"^(?:## (?P<heading>.+)|- \[(?P<title>[^]]+)\]\((?P<page>[^)#]+)\.md\).*)$", re.MULTILINE
+    r"^(?:## (?P<heading>.+)|\| .*\| \[(?P<title>[^]]+)\]\((?P<page>[^)#]+)\.md\) \|)$",
+    re.MULTILINE,
 )
 
 
 def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
-    """Make the navigation of the lists of links that a reader sees, under their headings."""
+    """Make the navigation of the tables of links that a reader sees, under their headings."""
     if page != "docs/index":
         return
     parts: dict[str, list[str]] = {}
@@ -102,17 +101,23 @@ def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
         if found["heading"]:
             caption = found["heading"]
         else:
-            title = found["title"].replace("`", "")
-            parts.setdefault(caption, []).append(f"{title} <{found['page']}>")
+            parts.setdefault(caption, []).append(f"{found['title']} <{found['page']}>")
     for heading, pages in parts.items():
         options = [":hidden:", *([f":caption: {heading}"] if heading else [])]
         source[0] += "\n".join(["", "```{toctree}", *options, "", *pages, "```", ""])
 
 
-def leave_out(_app: Sphinx, env: BuildEnvironment, page: str) -> None:
-    """Keep the README, which pages refer to, out of the navigation: index.md is the first page of the site."""
-    if page == "README":
-        env.metadata[page]["orphan"] = True
+def add_readme(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Begin the first page of the site with the README, which is the first page on a code host."""
+    if page != "docs/index":
+        return
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8").partition("\n## Where next\n")[0]
+    # What only a code host draws.
+    readme = re.sub(r"^```mermaid\n.*?^```\n", "", readme, flags=re.MULTILINE | re.DOTALL)
+    # The page is a folder deeper.
+    readme = re.sub(r"\]\((?!\w+:|#)", "](../", readme).replace("](../docs/", "](")
+    _, _, tables = source[0].partition("\n## ")
+    source[0] = f"{readme}\n## {tables}"
 
 
 # Tables and the search -----------------------------------------------------------------------------------
@@ -372,10 +377,8 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-before-process-signature", without_limits)
     app.connect("autodoc-process-signature", readable)
     app.connect("source-read", add_navigation)
-    app.connect("env-purge-doc", leave_out)
+    app.connect("source-read", add_readme)
     app.connect("build-finished", search_numbers)
-    # A code host draws diagrams; the site shows their text.
-    app.add_lexer("mermaid", TextLexer)
     app.add_transform(NarrowTables)
     app.add_transform(WithoutSentinels)
     app.add_post_transform(Resolver)

@@ -2,12 +2,13 @@
 Renew what pages of the documentation take from code, so that they can be read without a build.
 
 A comment before a code block names the part of an example DAG that is between ``# [START name]``
-and ``# [END name]``; one before a table names the docstrings that it is made of: those of methods
-of a class, or of classes of a module::
+and ``# [END name]``; one before a table names what it is made of: the docstrings of classes of a
+module, the arguments of a class (or the named ones, or ``but`` those), or the statuses::
 
-    <!-- cut: example_dags/workflow_automation_trigger.py howto_operator_trigger_flow --> <!--
-    table: workflow_automation_provider.hooks.workflow_automation.WorkflowAutomationHook close -->
+    <!-- cut: example_dags/workflow_automation_trigger.py howto_operator_trigger_flow -->
     <!-- table: workflow_automation_provider.testing.journal Run Upload -->
+    <!-- arguments: workflow_automation_provider.operators.uploads.UploadFilesOperator -->
+    <!-- statuses: workflow_automation_provider.client.responses.statuses ROWS -->
 """
 
 from __future__ import annotations
@@ -17,15 +18,26 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from workflow_automation_provider.client.protocol import Operation
+from workflow_automation_provider.exceptions import Code, OutcomeUnknownError
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.client.responses.statuses import Row, Trait
 
 PROJECT = Path(__file__).parent.parent
 
 _CUT = re.compile(r"^(<!-- cut: (\S+) (\S+) -->\n+```python\n).*?^```$", re.MULTILINE | re.DOTALL)
-_TABLE = re.compile(r"^(<!-- table: (\S+) (.+) -->\n)(?:\n(?:\|.*\n)+)?", re.MULTILINE)
+_TABLE = re.compile(
+    r"^(<!-- (table|arguments|statuses): (\S+)(?: (.+))? -->\n)(?:\n(?:\|.*\n)+)?", re.MULTILINE
+)
+
+SUCCESS = "success"
 
 
 def cut(path: str, name: str) -> str:
@@ -54,28 +66,92 @@ def first_sentence(documented: Any) -> str:
     return " ".join((inspect.getdoc(documented) or "").partition("\n\n")[0].split())
 
 
-def rows(path: str, names: list[str]) -> Iterator[list[str]]:
-    """
-    Return a row for each method of a class, or class of a module.
-
-    How it is called, and what its docstring says.
-    """
+def classes(path: str, *names: str) -> Iterator[list[str]]:
+    """Return a row for each of these classes of a module: its fields, and what it is."""
     yield ["Name", "Meaning"]
     for name in names:
         found = getattr(resolve_name(path), name)
         parameters = [*inspect.signature(found).parameters.values()]
-        arguments = [
-            one.name for one in parameters if one.kind != one.KEYWORD_ONLY and one.name != "self"
-        ]
-        meaning = [first_sentence(found)]
-        if inspect.isfunction(found):
-            said = re.findall(
-                r"^:param (\w+): (.+?)(?=^:|\Z)",
-                inspect.getdoc(found) or "",
-                re.MULTILINE | re.DOTALL,
-            )
-            meaning += (f"``{one}``: {' '.join(text.split())}." for one, text in said)
-        yield [f"``{name}({', '.join(arguments)})``", " ".join(meaning)]
+        fields = [one.name for one in parameters if one.kind != one.KEYWORD_ONLY]
+        yield [f"``{name}({', '.join(fields)})``", first_sentence(found)]
+
+
+def arguments(path: str, *chosen: str) -> Iterator[list[str]]:
+    """Return a row for each argument of a class, as its docstring has it."""
+    yield ["Argument", "Default", "Meaning"]
+    owner = resolve_name(path)
+    said = dict(
+        re.findall(
+            r"^:param (\w+): (.+?)(?=^:|\Z)",
+            inspect.getdoc(owner) or "",
+            re.MULTILINE | re.DOTALL,
+        )
+    )
+    known = inspect.signature(owner.__init__).parameters
+    for name, text in said.items():
+        is_named = name in chosen
+        if chosen and is_named is (chosen[0] == "but"):
+            continue
+        yield [f"``{name}``", default_of(known[name]), " ".join(text.split())]
+
+
+def default_of(parameter: inspect.Parameter) -> str:
+    """Return how a page writes the default, empty where the docstring says what holds then."""
+    default = parameter.default
+    if default is inspect.Parameter.empty:
+        return "required"
+    if isinstance(default, timedelta):
+        return "1 day" if default == timedelta(days=1) else f"{default.total_seconds():.0f} s"
+    if isinstance(default, str | bool | int | float):
+        return f"``{default!r}``".replace("'", '"')
+    return ""
+
+
+def statuses(path: str, name: str) -> Iterator[list[str]]:
+    """Return a row for each status, or kind of status, that means something of its own."""
+    yield ["Status", "A start", "An upload"]
+    rows: tuple[Row, ...] = getattr(resolve_name(path), name)
+    yield ["the connection's ``busy_statuses``", *meaning(rows, 599, "declared")]
+
+    numbers = sorted({one for row in rows for one in row.statuses.split() if one.isdecimal()})
+    of_class = {f"{first}xx": meaning(rows, first * 100 + 99) for first in (2, 3, 4, 5)}
+    same: dict[tuple[str, str], list[str]] = {}
+    for number in numbers:
+        what = meaning(rows, int(number))
+        if what != of_class[f"{number[0]}xx"]:
+            same.setdefault(what, []).append(number)
+
+    for what, found in same.items():
+        yield [", ".join(found), *what]
+    for title, what in of_class.items():
+        has_others = any(number[0] == title[0] for found in same.values() for number in found)
+        yield [f"other {title}" if has_others else title, *what]
+
+
+def meaning(rows: tuple[Row, ...], status: int, *traits: Trait) -> tuple[str, str]:
+    """Return what a status means for a start and for an upload."""
+    start = code_of(rows, status, Operation.TRIGGER_BY_KEY, *traits)
+    if code_of(rows, status, Operation.TRIGGER_BY_KEY, *traits, "run") == SUCCESS:
+        start = f"{SUCCESS}; {start} without a run that can be used"
+    return start, code_of(rows, status, Operation.UPLOAD, *traits)
+
+
+def code_of(rows: tuple[Row, ...], status: int, operation: Operation, *traits: Trait) -> str:
+    """Return the code of the error, or that there is none."""
+    row = next(row for row in rows if row.fits(status, operation, traits))
+    if row.outcome is None:
+        return SUCCESS
+    code = row.code or row.outcome("").code
+    if row.outcome is OutcomeUnknownError and operation is Operation.UPLOAD:
+        code = Code.UPLOAD_UNKNOWN
+    return f"``{code}``"
+
+
+_MADE_BY: dict[str, Callable[..., Iterator[list[str]]]] = {
+    "table": classes,
+    "arguments": arguments,
+    "statuses": statuses,
+}
 
 
 def as_markdown(table: Iterator[list[str]]) -> str:
@@ -95,9 +171,13 @@ def as_markdown(table: Iterator[list[str]]) -> str:
 def renewed(text: str) -> str:
     """Return a page with all its snippets cut again, and its tables made again."""
     text = _CUT.sub(lambda match: f"{match[1]}{cut(match[2], match[3])}```", text)
-    return _TABLE.sub(
-        lambda match: f"{match[1]}\n{as_markdown(rows(match[2], match[3].split()))}", text
-    )
+    return _TABLE.sub(made, text)
+
+
+def made(match: re.Match[str]) -> str:
+    """Return a comment, and the table that it asks for."""
+    comment, kind, path, names = match.groups()
+    return f"{comment}\n{as_markdown(_MADE_BY[kind](path, *(names or '').split()))}"
 
 
 def main() -> None:

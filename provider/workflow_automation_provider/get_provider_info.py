@@ -36,7 +36,7 @@ _CONNECTION_TYPE = {
 
 
 # As in the info of Airflow's own providers, a path in the repository.
-_GUIDES = ["trigger", "wait", "batch", "uploads", "taskflow", "notifier", "hook"]
+_GUIDES = ["trigger", "wait", "batch", "uploads", "taskflow"]
 
 _INTEGRATION_ENTRY = {
     "integration-name": _INTEGRATION,

@@ -1,5 +1,5 @@
 """
-The table of docs/comparison.md.
+The table of docs/evaluate.md.
 
 What this provider, HttpOperator and a hook written by hand do in the same case.
 """
@@ -27,7 +27,7 @@ from workflow_automation_provider.testing import Key, LocalService
 if TYPE_CHECKING:
     from deployment import Deployment
 
-PAGE = Path(__file__).parents[2] / "docs" / "comparison.md"
+PAGE = Path(__file__).parents[2] / "docs" / "evaluate.md"
 KEY = Key("s3cr3t/Key+42", "demo-flow")
 FORMS = (KEY.value, quote(KEY.value, safe=""), base64.b64encode(KEY.value.encode()).decode())
 WAYS = ("provider", "claim", "http", "by_hand")

@@ -63,7 +63,7 @@ const isWide = (element, width) => {
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs Chromium")
 def test_in_a_browser(tmp_path):
-    read = [page for page in PAGES if page.startswith(("docs/", "README", "SECURITY"))]
+    read = [page for page in PAGES if page.startswith(("docs/", "SECURITY"))]
     (tmp_path / "site").symlink_to(SITE)
     (tmp_path / "measure.html").write_text(MEASURE % (json.dumps(read), json.dumps(WIDTHS)))
     options = [

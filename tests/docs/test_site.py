@@ -39,7 +39,10 @@ READ = {path: Page(path) for path in sorted(SITE.rglob("*.html"))}
 
 
 def test_each_page_of_the_project_is_built():
-    assert {SITE / page.relative_to(ROOT).with_suffix(".html") for page in PAGES} <= READ.keys()
+    # The README is the beginning of the first page.
+    pages = {*PAGES} - {ROOT / "README.md"}
+    assert {SITE / page.relative_to(ROOT).with_suffix(".html") for page in pages} <= READ.keys()
+    assert 'id="first-dags"' in (SITE / "docs" / "index.html").read_text(encoding="utf-8")
 
 
 def test_the_footer_names_no_owner_and_signatures_no_sentinel():

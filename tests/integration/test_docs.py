@@ -31,11 +31,7 @@ BATCH, CONNECTION, COOKBOOK, FAILS, PROMISES, TRIGGER, UPLOADS = (
 # The others have tests of their own.
 PAGES = [
     README,
-    *(
-        page
-        for page in DOCS
-        if page.stem not in ("assets", "notifier", "quickstart", "testing", "wait")
-    ),
+    *(page for page in DOCS if page.stem not in ("assets", "quickstart", "testing", "wait")),
 ]
 
 # What each Python block starts and uploads, by page and heading, in order; None if a test below
@@ -47,8 +43,11 @@ PYTHON: dict[str, list[tuple[int, int] | None]] = {
     "batch.md Only the items that failed": [None],
     "batch.md Result": [(2, 2)],
     "cookbook.md Yesterday's date, and the result of an asset event": [None],
-    "hook.md WorkflowAutomationHook": [(1, 1)],
+    "httpoperator.md Moving from HttpOperator": [None, (1, 0)],
     "if-it-fails.md Errors in code": [None],
+    "taskflow.md FlowNotifier": [None, None],
+    "taskflow.md Deadline alerts": [None],
+    "taskflow.md WorkflowAutomationHook": [(1, 1)],
     "trigger.md Pass on the result": [(2, 0), None],
     "trigger.md Map over a list": [(2, 2), (2, 2), (3, 0)],
     "uploads.md UploadFilesOperator": [(0, 1)],
@@ -154,6 +153,18 @@ def test_python(run_block, service, place, number, counts):
         customers = {run.run_id: run.inputs["customer"] for run in runs}
         files = {customers[upload.run_id]: upload.files[0]["name"] for upload in service.uploads}
         assert files == {"Ada": "Ada.csv", "Grace": "Grace.csv"}
+
+
+def test_the_dag_with_http_operator(run_dag, service, monkeypatch):
+    """It sends what the DAG that takes its place sends."""
+    before, after = BLOCKS["httpoperator.md Moving from HttpOperator"]
+    password = service.airflow_connection()["password"]
+    connection = {"conn_type": "http", "host": service.base_url, "password": password}
+    monkeypatch.setenv("AIRFLOW_CONN_SERVICE", json.dumps(connection))
+    for source in (before, after):
+        run_dag(source, preamble="")
+    old, new = service.runs
+    assert (old.by, old.flow_id, old.inputs) == (new.by, new.flow_id, new.inputs)
 
 
 def test_what_a_batch_returns(run_dag, data, service):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import inspect
 import json
 import re
@@ -24,7 +23,6 @@ from workflow_automation_provider.execution.batch.source import MAX_KEY
 from workflow_automation_provider.execution.record.callback import MAX_BODY, MAX_RUN_ID
 from workflow_automation_provider.execution.retry import MAX_RESCHEDULES
 from workflow_automation_provider.lineage import MAX_INPUTS
-from workflow_automation_provider.notifications.flows import FlowNotifier
 from workflow_automation_provider.operators import batch
 from workflow_automation_provider.operators.base import MAX_LINK
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
@@ -34,17 +32,18 @@ from workflow_automation_provider.taskflow import trigger_flow_once
 from workflow_automation_provider.testing import Callback, Fault, Faults, pytest_plugin
 from workflow_automation_provider.testing.faults import KINDS
 
-BATCH, CALLBACKS, COMPARISON, CONNECTION, FAILS, PROMISES, TASKFLOW, TESTING = (
+BATCH, CONNECTION, EVALUATE, FAILS, PRODUCTION, PROMISES, TASKFLOW, TESTING, WAIT = (
     ROOT / "docs" / f"{name}.md"
     for name in (
         "batch",
-        "callbacks",
-        "comparison",
         "connection",
+        "evaluate",
         "if-it-fails",
+        "production",
         "promises",
         "taskflow",
         "testing",
+        "wait",
     )
 )
 
@@ -55,32 +54,19 @@ def parameters(function):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("pages", "kind"),
     [
-        ("trigger", TriggerFlowOperator),
-        ("uploads", UploadFilesOperator),
-        ("batch", TriggerFlowBatchOperator),
-        ("notifier", FlowNotifier),
+        (("trigger", "production"), TriggerFlowOperator),
+        (("uploads",), UploadFilesOperator),
+        (("batch",), TriggerFlowBatchOperator),
     ],
 )
-def test_the_arguments(name, kind):
-    path = ROOT / "docs" / f"{name}.md"
-    rows = table(path, "Argument")
-    known = parameters(kind.__init__)
-    assert {row[0] for row in rows} == set(known)
-    (templated,) = re.findall(
-        r"^\[Templated\]\(\S*#templates\), nested values too: (.+)", path.read_text(), re.MULTILINE
-    )
-    assert {*re.findall(r"`(\w+)`", templated)} == {*kind.template_fields}
-    for name, _, default, _ in rows:
-        parameter = known[name]
-        assert (default == "required") is (parameter.default is inspect.Parameter.empty)
-        if default.startswith("`") and name != "inputs":
-            assert default == f"`{parameter.default!r}`".replace("'", '"')
-        if isinstance(parameter.default, datetime.timedelta):
-            number, unit = default.split()
-            units = {"s": "seconds", "day": "days", "days": "days"}
-            assert parameter.default == datetime.timedelta(**{units[unit]: int(number)})
+def test_the_arguments(pages, kind):
+    """A page shows the docstring's: all of them, and which are templated."""
+    rows = [row for page in pages for row in table(ROOT / "docs" / f"{page}.md", "Argument")]
+    assert {row[0] for row in rows} == {*parameters(kind.__init__)}
+    templated = {name for name, _, meaning in rows if "(templated" in meaning}
+    assert templated == {*kind.template_fields}
 
 
 def test_the_arguments_of_trigger_flow_once():
@@ -125,9 +111,7 @@ def test_the_outcomes_are_all_there_are():
 
 def test_the_responses_of_the_endpoint():
     shown = {
-        number
-        for row in table(CALLBACKS, "Response")
-        for number in re.findall(r"\b(\d{3}): ", str(row))
+        number for row in table(WAIT, "Response") for number in re.findall(r"\b(\d{3}): ", str(row))
     }
     assert shown == {*re.findall(r"^(\d{3})  ", callback_endpoint.__doc__ or "", re.MULTILINE)}
 
@@ -182,19 +166,19 @@ def test_the_limits_are_those_of_the_code():
         "the files that lineage names": f"{MAX_INPUTS}",
         "the tasks on the page **Flow runs**": f"{page.MAX_ROWS}, of {queries.MAX_TASKS:,}",
     }
-    text = (ROOT / "docs" / "production.md").read_text().partition("| What | At most |")[2]
+    text = PRODUCTION.read_text().partition("| What | At most |")[2]
     for name, limit in limits.items():
         assert re.search(rf"^\| {re.escape(name)}.* \| {limit}\b", text, re.MULTILINE), name
 
 
 def test_how_often_the_service_may_put_a_task_off():
-    text = (ROOT / "docs" / "timeouts.md").read_text()
+    text = PRODUCTION.read_text()
     assert re.findall(r"up to (\d+) times", text) == [str(MAX_RESCHEDULES)]
 
 
 def test_the_readmes_row_is_that_of_the_comparison():
     (row,) = table(ROOT / "README.md", "| `TriggerFlowOperator`")
-    compared = {name: cells for name, *cells in table(COMPARISON, "| `TriggerFlowOperator`")}
+    compared = {name: cells for name, *cells in table(EVALUATE, "| `TriggerFlowOperator`")}
     assert row[1:] == compared[row[0]][:3]
 
 

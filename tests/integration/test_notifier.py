@@ -1,5 +1,5 @@
 """
-``FlowNotifier`` as a callback in real Airflow, as docs/notifier.md has it.
+``FlowNotifier`` as a callback in real Airflow, as docs/taskflow.md has it.
 
 It changes nothing of what it reports on.
 """
@@ -11,12 +11,12 @@ import textwrap
 from typing import Any
 
 from code_blocks import read_code_blocks
-from doc_pages import ROOT, is_from_example
+from doc_pages import ROOT
 from workflow_automation_provider.notifications.flows import FlowNotifier
 
-PAGE = ROOT / "docs" / "notifier.md"
+PAGE = ROOT / "docs" / "taskflow.md"
 CALLBACK, TASK, DEADLINE = (
-    block.text for block in read_code_blocks(PAGE, "python") if not is_from_example(block)
+    block.text for block in read_code_blocks(PAGE, "python", "FlowNotifier")
 )
 
 

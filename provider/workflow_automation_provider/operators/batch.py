@@ -60,36 +60,35 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
     Follows sections 4.1 and 4.2 of the interface.
 
-    :param batch: a list of ``inputs`` objects, an XCom with one, or the results of a mapped task;
-        or the path or URL of a JSON Lines file in UTF-8 with an ``inputs`` object in each line,
-        which is read as a stream (templated, including nested values)
-    :param flow_id: the flow to start, by default the one that the API key identifies (templated).
-        A template that renders to None or an empty string is an error
-    :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
-    :param max_concurrency: how many requests are sent at a time. Four times as many items, at most
-        256, may be in flight: sent or about to be, but not yet recorded. After a kill, these may be
-        unknown
-    :param max_starts_per_second: the maximum number of requests per second, spread evenly; by
-        default unlimited
-    :param on_unknown_start: what to do if it is unknown whether a run was started for an item:
-        ``"fail"`` at the end, without a retry, or ``"start_again"`` in the next try, which may
-        start a second run
-    :param on_rejected: what to do at the end if the service rejected items: ``"fail"`` without a
-        retry, or ``"skip"``: succeed
+    :param batch: the inputs of each run: a list, an XCom with one, or the results of a mapped task;
+        or the path or URL of a JSON Lines file, which is read as a stream (templated, nested values
+        too)
+    :param flow_id: the flow to start, by requests that carry no API key; by default that of the key
+        (templated). None and an empty string are errors
+    :param workflow_automation_conn_id: the connection with the base URL and the API key (templated)
+    :param max_concurrency: how many requests are sent at a time, at most 256. After a kill, four
+        times as many items, at most 256, may be in doubt
+    :param max_starts_per_second: at most so many requests per second, spread evenly; by default
+        unlimited
+    :param on_unknown_start: what to do about items in doubt: ``"fail"`` at the end, without a
+        retry, or ``"start_again"`` in the next try, which may start a second run
+    :param on_rejected: what to do at the end about items that the service rejected: ``"fail"``
+        without a retry, or ``"skip"``: succeed
     :param output_path: path or URL of a JSON Lines file for the result of each item, also if the
-        task fails (templated)
-    :param key: the name of an input that each item has, such as ``"customer"``. Its value, text or
-        a number, is the ``key`` of the item's result, and is shown in errors and in the log
+        task fails (templated). By default none; required to wait
+    :param key: the name of an input that each item has, such as ``"customer"``, whose value is
+        shown in results, errors and the log
     :param wait_for_completion: whether to wait until the flow has written, by its last step, how
         each run ended (Airflow 3.3+). The connection's ``callback_base_url`` must be a folder of an
-        object store, and ``output_path`` be given
-    :param callback_input: name of the input for the URL by which the flow writes that, if the task
+        object store
+    :param callback_input: the name of the input that gets the URL for that last step, if the task
         waits
-    :param completion_timeout: how long to wait for all runs, from the first item that is sent
+    :param completion_timeout: how long to wait for all runs, from the first item that is sent, over
+        all tries
     :param on_run_failed: what to do at the end about runs that failed or are overdue: ``"fail"``
         without a retry, or ``"skip"``: succeed
-    :param send_retry_timeout: how long the service may be busy or unreachable without
-        interruption; after that, Airflow retries the task, which starts the rest
+    :param send_retry_timeout: how long no request may get through, or one item may be busy; then
+        Airflow retries the task, which starts the rest
     """
 
     _inside_a_task = "call trigger_flow_once of workflow_automation_provider.taskflow for each item"

@@ -63,34 +63,35 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
 
     Follows sections 4.1 and 4.2 of the interface.
 
-    :param inputs: input names, as the flow defines them, and JSON values; dates, decimals, UUIDs
-        and paths become text. By default none (templated, including nested values)
-    :param flow_id: the flow to start, by default the one that the API key identifies (templated). A
-        template that renders to None or an empty string is an error
-    :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
-    :param wait_for_completion: whether to wait until the flow says, by its last step, how the run
-        ended, without occupying a worker, and to return the flow's ``result`` as well (Airflow
-        3.3+)
-    :param callback_input: name of the input for the URL by which the flow calls back, if the task
-        waits, or with ``on_unknown_start="claim"``
-    :param completion_timeout: how long to wait for the end of the run, if the task waits
-    :param files: files to upload for the run before waiting, as for :class:`UploadFilesOperator`
-        (templated, including nested values)
-    :param heartbeat_timeout: how long the run may say nothing before the task fails, if the task
-        waits; by default as long as ``completion_timeout``
-    :param on_run_failed: what to do if the flow says that the run failed, if the task waits:
-        ``"fail"`` without a retry, or ``"start_again"``: Airflow's retries start another run
+    :param inputs: names and values of the flow's inputs, by default none; dates, decimals, UUIDs
+        and paths become text (templated, nested values too)
+    :param flow_id: the flow to start, by a request that carries no API key; by default that of the
+        key (templated). None and an empty string are errors
+    :param workflow_automation_conn_id: the connection with the base URL and the API key (templated)
+    :param wait_for_completion: whether to wait, without a worker, until the flow says by its last
+        step how the run ended, and to return its ``result`` as well (Airflow 3.3+)
+    :param callback_input: the name of the input that gets the URL by which the flow calls back, if
+        the task waits, or with ``on_unknown_start="claim"``
+    :param completion_timeout: how long a task waits for the end of the run, from its start; then it
+        fails. At most 365 days
+    :param files: files to upload for the run, as for :class:`UploadFilesOperator`: found before it
+        is started, uploaded before the task waits (templated, nested values too)
+    :param heartbeat_timeout: how long the run that a task waits for may say nothing; then the task
+        fails. By default ``completion_timeout``
+    :param on_run_failed: what to do if the flow says that the run failed: ``"fail"`` without a
+        retry, or ``"start_again"``: a retry starts another run
     :param on_unknown_start: what to do if it is unknown whether a run was started (a timeout, a
         lost connection, a 5xx response, a killed task): ``"fail"`` without a retry; ``"claim"``:
-        the run itself asks by its first step whether it may go on (Airflow 3.3+), the task returns
-        the run that did, or stops it and starts another in the next try; or ``"start_again"`` in
-        the next try, which may start a second run. A FLOW WITHOUT THAT FIRST STEP MAKES ``"claim"``
-        EQUAL TO ``"start_again"``: IT MAY RUN TWICE
-    :param claim_timeout: how long a try waits for the run to call where the outcome of its start is
-        unknown, if the task waits, or with ``on_unknown_start="claim"``
-    :param send_retry_timeout: how long to keep retrying within one try of the task while the
-        service is busy or cannot be reached; 0 sends once. After that, Airflow retries the task
-    :param multiple_outputs: whether each key of the result is also pushed as a separate XCom
+        the run asks by its first step whether it may go on, and the task returns the run that did,
+        or the next try stops it and starts another (Airflow 3.3+); or ``"start_again"`` in the next
+        try, which may start a second run. A FLOW WITHOUT THAT FIRST STEP MAKES ``"claim"`` EQUAL TO
+        ``"start_again"``: IT MAY RUN TWICE
+    :param claim_timeout: where the outcome of a start is unknown, how long a try waits, in its
+        worker, for the run to call; then the try fails. At most 1 day
+    :param send_retry_timeout: how long to retry within one try while the service is busy or cannot
+        be reached, beside a ``Retry-After`` of up to 10 minutes; then Airflow retries the task. 0
+        sends once
+    :param multiple_outputs: whether each key of the result is also an XCom of its own
     """
 
     _inside_a_task = "call trigger_flow_once of workflow_automation_provider.taskflow"

@@ -35,22 +35,21 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
 
     Follows section 4.3 of the interface.
 
-    :param run_id: the run that the files belong to: its ID, or what a trigger returned
-        (``trigger.output``), whose ``flow_id`` is then also used (templated)
-    :param files: local paths and globs; URLs, prefixes (ending in ``/``) and globs that Airflow's
-        object storage reads (``s3://conn_id@bucket/key``); ``Path`` and ``ObjectStoragePath``
-        objects; assets; and mappings, which are sent unchanged (templated, including nested values)
+    :param run_id: the run: its ID, or what a trigger returned (``trigger.output``), whose
+        ``flow_id`` is then also used (templated)
+    :param files: a source or a list of them: local paths and globs; URLs, prefixes and globs of an
+        object store; ``Path`` and ``ObjectStoragePath`` objects; assets; and mappings, which are
+        sent unchanged (templated, nested values too)
     :param flow_id: the flow of the run, by default the one that the trigger returned, or else the
-        connection's (templated). A template that renders to None or an empty string is an error
-    :param workflow_automation_conn_id: connection with the base URL and the API key (templated)
-    :param file_format: the format of each file: a mapping of field name to ``name``, ``path``,
-        ``base64``, ``data_url``, ``content_type`` or ``size``; or one of these values. By default
-        the connection's
-    :param files_per_request: the maximum number of files in one request, by default unlimited
-    :param max_request_bytes: the maximum size of a request's body in bytes, encoding included, by
-        default unlimited
-    :param send_retry_timeout: how long to keep retrying each request within one try of the task; 0
-        sends once. After that, Airflow retries the task
+        connection's (templated). None and an empty string are errors
+    :param workflow_automation_conn_id: the connection with the base URL and the API key (templated)
+    :param file_format: how a file is written: a mapping of field name to ``name``, ``path``,
+        ``base64``, ``data_url``, ``content_type`` or ``size``, or one of these. By default the
+        connection's
+    :param files_per_request: the most files in one request, by default unlimited
+    :param max_request_bytes: the largest body of a request, encoding included, by default unlimited
+    :param send_retry_timeout: how long to retry each request within one try; then Airflow retries
+        the task. 0 sends once
     """
 
     _inside_a_task = "call upload_files of the WorkflowAutomationHook"
