@@ -227,8 +227,11 @@ def why_not_storable(value: Any, depth: int = 0) -> str:
         case list():
             inner = value
 
-    faults = (why_not_storable(item, depth + 1) for item in inner)
-    return next(filter(None, faults), "")
+    for item in inner:
+        if fault := why_not_storable(item, depth + 1):
+            return fault
+
+    return ""
 
 
 def storable(document: Any, text: str) -> Any:

@@ -13,6 +13,7 @@ import json
 import math
 import re
 import string
+import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -30,17 +31,19 @@ _MIN_SECRET = 8
 _PART = 12
 
 # Where a text has such a part, one of its own blocks of this many letters and digits, of which one
-# begins at each sixth, lies within the part.
-_BLOCK, _STEP = 7, 6
+# begins at each fourth, lies within the part. Many at once are taken from it.
+_BLOCK, _STEP = 8, 4
+_BLOCKS = struct.Struct(f"{_BLOCK}s" * 500)
 
 _NOT_ALNUM = bytes(range(256)).translate(None, (string.ascii_letters + string.digits).encode())
 
 # What escapes a character in a URL, in JSON or in HTML, also where its own first character is
 # escaped again: "%2541" is "A". Each branch takes a whole run of such characters, whatever follows,
-# so that no run is scanned again from its middle.
+# so that no run is scanned again from its middle. Each begins with one literal: so the expression
+# passes over all else quickly.
 _ESCAPE = re.compile(
     rb"%(?:25)*([0-9a-f]{2})"
-    rb"|\\+(?:u([0-9a-f]{4})|[bfnrt])?"
+    rb"|\\\\*(?:u([0-9a-f]{4})|[bfnrt])?"
     rb"|&(?:amp;)*(?:\#x([0-9a-f]{1,6})|\#([0-9]{1,7})|[a-z]{2,8});",
     re.IGNORECASE,
 )
@@ -127,11 +130,14 @@ class Redactor:
 
     def _has_part_of_key(self, normal: bytes) -> bool:
         """Return whether a text has a part of the key, of which a long key has thousands."""
-        blocks = (normal[start : start + _BLOCK] for start in range(0, len(normal), _STEP))
-        if self._key_blocks.isdisjoint(blocks):
-            return False
+        for start in range(0, _BLOCK, _STEP):
+            rest = normal[start:]
+            padding = bytes(-len(rest) % _BLOCKS.size)
+            for blocks in _BLOCKS.iter_unpack(rest + padding):
+                if not self._key_blocks.isdisjoint(blocks):
+                    return _is_any_in(self._key_parts, normal)
 
-        return _is_any_in(self._key_parts, normal)
+        return False
 
     def text(self, text: str) -> str:
         """Return ``text`` unchanged, or a note instead if it reveals a secret."""

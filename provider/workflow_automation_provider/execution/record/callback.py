@@ -228,8 +228,10 @@ def _without_mailbox(token: str, value: Any) -> Any:
             lambda word: _WITHHELD_URL if any(mark in word[0] for mark in marks) else word[0], text
         )
 
-    shown = _with_texts(value, without)
-    text = json.dumps(shown)
+    shown, text = value, json.dumps(value)
+    if any(mark in text for mark in marks):
+        shown = _with_texts(value, without)
+        text = json.dumps(shown)
     # It may be in another form, such as base64, or its query as an object.
     has_parameter = any(name in text for name in SECRET_PARAMETERS)
     is_revealed = has_parameter or Redactor([], key=token).reveals(text)
