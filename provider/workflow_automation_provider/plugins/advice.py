@@ -62,6 +62,9 @@ _LOOK = "look in the workflow's list of runs."
 _CLEAR = "A Clear starts another run."
 _SINCE = "This is from before the task was cleared or made again."
 
+_NO_TRIGGERER = "No triggerer is running: until one is, nothing looks whether"
+_MARK_AS_FAILED = "Marks the task as failed, without a retry."
+
 MAX_FIELDS = 200
 """How many names have a field at most."""
 
@@ -226,6 +229,18 @@ class Known:
         return self.facts.start.mailbox.partition("?")[0]
 
 
+class KnownBatch(NamedTuple):
+    """
+    What is known of a batch.
+
+    :param folder: where its runs write their ends, empty if it does not wait
+    :param has_ends: whether the task has read them, and has written the output file
+    """
+
+    folder: str = ""
+    has_ends: bool = False
+
+
 def state_of(task: TaskNow, known: Known) -> RunStatus:
     """Return what is known of the run of a start."""
     facts = known.facts
@@ -337,20 +352,48 @@ def advise(task: TaskNow, starts: Sequence[Known]) -> Advice:
     return Advice([_sentence(task, start) for start in starts], _actions(task, starts))
 
 
-def advise_batch(task: TaskNow, batch: RunStatus, is_current: bool) -> Sentence:
-    """Return what is said of a batch: there are no actions."""
+def advise_batch(task: TaskNow, batch: KnownBatch, state: RunStatus, is_current: bool) -> Advice:
+    """Return what is said of a batch, and what a person may do: mark its task."""
     if not is_current:
-        return Sentence(f"{_SINCE} It starts all items again.")
+        return Advice([Sentence(f"{_SINCE} It starts all items again.")], ())
+    if state is RunStatus.WAITING and task.is_suspended:
+        return _of_waiting_batch(task, batch)
     if not task.has_ended:
-        return Sentence("Nothing to do: the task goes on by itself.")
+        return Advice([Sentence("Nothing to do: the task goes on by itself.")], ())
 
-    again = (
-        "Correct any rejected ones, and start those without a run in a new batch.\n"
-        "A Clear starts all items again."
+    lines = [
+        "Correct any rejected ones, and start those without a run in a new batch.",
+        "A Clear starts all items again.",
+    ]
+    actions = []
+    if batch.has_ends:
+        lines[0] = "Start those that failed or were rejected in a new batch."
+        question = "Marks the task as success. The next tasks get the output file."
+        if task.has_failed:
+            label = "Go on with these ends: mark as success"
+            actions = [Action(ActionKind.SUCCEED, label, question)]
+    if state is RunStatus.DOUBT:
+        lines.insert(0, _LOOK.capitalize())
+    return Advice([Sentence("\n".join(lines))], actions)
+
+
+def _of_waiting_batch(task: TaskNow, batch: KnownBatch) -> Advice:
+    lost = (
+        "There is no output file, and what lies in "
+        f"{batch.folder.partition('?')[0]} is read by nobody."
     )
-    if batch is RunStatus.DOUBT:
-        return Sentence(f"{_LOOK.capitalize()}\n{again}")
-    return Sentence(again)
+    actions = [
+        Action(ActionKind.SUCCEED, "The runs succeeded", f"Marks the task as success. {lost}"),
+        Action(ActionKind.FAIL, "The runs failed", f"{_MARK_AS_FAILED} {lost}"),
+    ]
+    said = (
+        "Nothing to do: the task asks for nothing, and ends once all runs have written their ends, "
+        "or the time is up."
+    )
+    if not task.has_triggerer:
+        said = f"{_NO_TRIGGERER} the runs have written their ends."
+    by_hand = "If they cannot write them, mark the task as success or failed."
+    return Advice([Sentence(said, by_hand)], actions)
 
 
 def _sentence(task: TaskNow, known: Known) -> Sentence:
@@ -476,11 +519,7 @@ def _of_wait(task: TaskNow, known: Known) -> Sentence:
     if known.unread_mailbox:
         by_hand = "If the run cannot write it, mark the task as success or failed."
         if not task.has_triggerer:
-            return Sentence(
-                "No triggerer is running: until one is, nothing looks whether the run has written "
-                "its end.",
-                by_hand,
-            )
+            return Sentence(f"{_NO_TRIGGERER} the run has written its end.", by_hand)
 
         return Sentence(
             "Nothing to do: the task asks for nothing, and ends once the run has written its end.",
@@ -524,7 +563,7 @@ def _actions(task: TaskNow, starts: Sequence[Known]) -> list[Action]:
 def _of_waiting_task(current: Sequence[Known]) -> list[Action]:
     unread = _unread(current)
     succeed = f"Marks the task as success. The next tasks go on.{unread}"
-    fail = f"Marks the task as failed, without a retry.{unread}"
+    fail = f"{_MARK_AS_FAILED}{unread}"
     return [
         Action(ActionKind.SUCCEED, "The run succeeded", succeed, takes_result=True),
         Action(ActionKind.FAIL, "The run failed", fail),

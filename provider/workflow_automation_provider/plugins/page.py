@@ -45,7 +45,6 @@ from workflow_automation_provider.plugins import queries
 from workflow_automation_provider.plugins.advice import (
     Known,
     RunStatus,
-    Sentence,
     TaskNow,
     advise,
     advise_batch,
@@ -200,12 +199,11 @@ def tab(
     runs = task.runs
     known = _last_of_each_name(runs)
     sentences, actions = advise(now, known)
-    said = {start.name: sentence for start, sentence in zip(known, sentences, strict=True)}
-
-    def sentence(run: RunView) -> Sentence:
-        if run.known is None:
-            return advise_batch(now, run.state, run.is_current)
-        return said[run.known.name]
+    names: list[str | None] = [start.name for start in known]
+    said = dict(zip(names, sentences, strict=True))
+    batch = next((run for run in runs if run.known is None), None)
+    if batch:  # which has no starts beside it
+        [said[None]], actions = advise_batch(now, batch.batch, batch.state, batch.is_current)
 
     last = _last(runs)
     return response(
@@ -213,10 +211,11 @@ def tab(
         base=base,
         row=task.row,
         cards=[run for run in last if not run.known or run.known.is_last],
-        sentence=sentence,
+        sentence=lambda run: said[run.known.name if run.known else None],
         runs=last,
         left_out=len(runs) - len(last),
         actions=actions,
+        is_waiting=now.is_suspended,
         forgotten=given_keys(known),
         may_change=may_change,
         may_push=may_push,

@@ -30,13 +30,21 @@ from workflow_automation_provider.execution.record.entries import (
     revoked_key,
 )
 from workflow_automation_provider.execution.record.start_decision import KnownStart, known_start
-from workflow_automation_provider.plugins.advice import Known, RunStatus, TaskNow, state_of
+from workflow_automation_provider.plugins.advice import (
+    Known,
+    KnownBatch,
+    RunStatus,
+    TaskNow,
+    state_of,
+)
 
 _RESPONSES = {
     "run": "Response: a run was started",
     "nothing": "Response: nothing was started",
     "unidentified": "Response: a run was started, but not which",
 }
+
+_NOTHING_KNOWN = KnownBatch()
 
 
 class Step(NamedTuple):
@@ -65,10 +73,11 @@ class RunView:
     :param steps: what is known, in the order in which it happened
     :param progress: a part of 1
     :param known: what is known of a start, as :mod:`~.advice` reads it; None of a batch
-    :param until: when the wait for the run ends, None if the task does not wait
+    :param until: when the wait for the run or the batch ends, None if the task does not wait
     :param silent_since: since when the run is late, or has reported nothing for half the time that
         it may; None if it is not
     :param entry: the last entry of a batch
+    :param batch: what is known of a batch, as :mod:`~.advice` reads it
     """
 
     row: Any
@@ -82,6 +91,7 @@ class RunView:
     until: datetime | None = None
     silent_since: datetime | None = None
     entry: Mapping[str, Any] | None = None
+    batch: KnownBatch = _NOTHING_KNOWN
 
     @property
     def flow(self) -> Any:
@@ -316,7 +326,13 @@ def _all_steps(facts: KnownStart, found: _Entries, state: RunStatus) -> Iterator
 
 # A batch ------------------------------------------------------------------------------------------
 
-_COUNTS = {"rejected": "rejected", "unknown": "in doubt", "remaining": "remaining"}
+_COUNTS = {
+    "failed": "failed",
+    "overdue": "overdue",
+    "rejected": "rejected",
+    "unknown": "in doubt",
+    "remaining": "remaining",
+}
 
 
 def _batch(row: Any, task: TaskNow, entry: Any) -> RunView:
@@ -337,17 +353,32 @@ def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any])
         counts["unknown"] += in_flight
         counts["remaining"] -= in_flight
 
-    parts = [f"{counts['started']} of {counts['total']} started"]
-    parts += [f"{counts[name]} {words}" for name, words in _COUNTS.items() if counts[name]]
+    known = KnownBatch(folder=entry.get("folder", ""), has_ends="success" in counts)
+    number, total, what = counts["started"], counts["total"], "started"
+    done = total - counts["remaining"]
+    if known.has_ends:
+        number, what = counts["success"], "succeeded"
+    elif "ended" in entry:
+        # An item in doubt is settled by its end.
+        total = counts["started"] + counts["unknown"]
+        number = done = entry["ended"]
+        what = "runs have ended"
+
+    parts = [f"{number:,} of {total:,} {what}"]
+    parts += [f"{counts[name]:,} {words}" for name, words in _COUNTS.items() if counts.get(name)]
     text = ", ".join(parts)
 
     state = RunStatus.ENDED if task.has_ended else RunStatus.STARTING
-    if counts["unknown"]:
+    if "ended" in entry and not task.has_ended:
+        state = RunStatus.WAITING
+    elif counts["unknown"]:
         state = RunStatus.DOUBT
 
-    progress = None
-    if counts["total"] and not task.has_ended:
-        progress = _part(1 - counts["remaining"] / counts["total"])
+    progress = until = None
+    if total and not task.has_ended:
+        progress = _part(done / total)
+    if known.folder and not task.has_ended:
+        until = datetime.fromisoformat(entry["until"]).astimezone(UTC)
 
     is_of_deleted = try_number is not None and try_number > task.try_number
     recorded = datetime.fromisoformat(entry["at"]).astimezone(UTC)
@@ -359,7 +390,9 @@ def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any])
         is_current=entry["max_tries"] == task.max_tries and not is_of_deleted,
         steps=[Step(recorded, "Last count", text, text)],
         entry=entry,
+        batch=known,
         progress=progress,
+        until=until,
     )
 
 

@@ -245,6 +245,9 @@ def test_a_batch_is_suspended_and_goes_on_without_its_source(waiting, begin, ser
     }
     waiting.write(4)
     assert waiting.resume(again)["success"] == 5
+    settled = entries_of(waiting.store)[-1]
+    assert settled["counts"].items() >= {"success": 5, "started": 0}.items()
+    assert "ended" not in settled
     assert times_started(service) == Counter(range(5))
 
 

@@ -19,6 +19,7 @@ from workflow_automation_provider.execution.record.entries import (
 from workflow_automation_provider.execution.record.start_decision import KnownStart, why_not
 from workflow_automation_provider.plugins.advice import (
     Known,
+    KnownBatch,
     RunStatus,
     TaskNow,
     advise,
@@ -136,17 +137,33 @@ def test_the_table(row: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("current", "state", "has_ended", "words"),
+    ("current", "state", "now", "batch", "words", "expected"),
     [
-        (False, RunStatus.DOUBT, True, "before the task was cleared"),
-        (True, RunStatus.STARTING, False, "by itself"),
-        (True, RunStatus.DOUBT, True, "list of runs"),
-        (True, RunStatus.ENDED, True, "A Clear starts all items again"),
+        (False, RunStatus.DOUBT, task(), {}, "before the task was cleared", []),
+        (True, RunStatus.STARTING, task("running"), {}, "by itself", []),
+        (True, RunStatus.DOUBT, task(), {}, "list of runs", []),
+        (True, RunStatus.ENDED, task(), {}, "A Clear starts all items again", []),
+        (True, RunStatus.WAITING, task("running"), {}, "by itself", []),
+        (True, RunStatus.WAITING, task("deferred"), {}, "or the time is up", [SUCCEED, FAIL]),
+        (
+            True, RunStatus.WAITING, task("deferred", has_triggerer=False), {},
+            "No triggerer is running", [SUCCEED, FAIL],
+        ),
+        (True, RunStatus.ENDED, task(), {"has_ends": True}, "that failed", [SUCCEED]),
+        (True, RunStatus.DOUBT, task("success"), {"has_ends": True}, "list of runs", []),
     ],
-)
-def test_a_batch(current: bool, state: RunStatus, has_ended: bool, words: str) -> None:
-    now = task("failed" if has_ended else "running")
-    assert words in advise_batch(now, state, current).text
+)  # fmt: skip
+def test_a_batch(
+    current: bool,
+    state: RunStatus,
+    now: TaskNow,
+    batch: dict[str, Any],
+    words: str,
+    expected: list[str],
+) -> None:
+    advice = advise_batch(now, KnownBatch(**batch), state, current)
+    assert words in advice.sentences[0].text.replace("Look", "look")
+    assert [action.kind.value for action in advice.actions] == expected
 
 
 def question(now: TaskNow, kind: str, *starts: Known) -> str:

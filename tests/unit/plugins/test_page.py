@@ -380,6 +380,49 @@ class TestStates:
         assert "list of runs" in found.text
         assert len(found.all("li")) == 3 + 1
 
+    def test_a_batch_that_waits(self, dag, listed, tab):
+        folder = "s3://reports/ends/0a1b"
+        task = Task(dag, starts=False)
+        entry: dict[str, Any] = {
+            "at": ago(5).isoformat(),
+            "try_number": 1,
+            "max_tries": 2,
+            "folder": folder,
+            "until": ago(-7200).isoformat(),
+            "counts": {
+                "total": 10_002, "started": 9_999, "rejected": 2, "unknown": 1, "remaining": 0,
+            },
+        }  # fmt: skip
+        task.put("workflow_automation_batch_000000", entry)
+        assert "in doubt|" in listed().rows[1]
+        task.put("workflow_automation_batch_000001", {**entry, "ended": 7200})
+        task.change(state="deferred")
+        found = listed()
+        said = "7,200 of 10,000 runs have ended, 2 rejected, 1 in doubt"
+        assert found.rows[1].startswith("waiting|")
+        assert (said in found.rows[1], "|2 h left|" in found.rows[1]) == (True, True)
+        assert found.all("progress")[0]["value"] == "0.7200"
+        found = tab(task)
+        assert [
+            word for word in (said, folder, "Waits until", "triggerer") if word not in found.text
+        ] == []
+        task.change(state="running", try_number=2)  # a retry, which looks once more
+        assert listed().rows[1].startswith("waiting|")
+
+        counts = {**entry["counts"], "started": 0, "success": 9_990, "failed": 9, "overdue": 1}
+        results = {"0": {"status": "rejected", "why": "400"}}
+        task.put(
+            "workflow_automation_batch_000002", {**entry, "counts": counts, "results": results}
+        )
+        task.change(state="failed", end_date=ago(1))
+        found = tab(task)
+        assert (
+            "9,990 of 10,002 succeeded, 9 failed, 1 overdue, 2 rejected, 1 in doubt" in found.text
+        )
+        # The output file has the items.
+        assert (folder in found.text, "Items without" in found.text) == (True, False)
+        assert "Waits until" not in found.text
+
     @pytest.mark.parametrize(
         "later", [{"state": "up_for_retry"}, {"try_number": 2}, {"state": "failed"}]
     )
@@ -865,6 +908,29 @@ class TestForms:
         batch.put("workflow_automation_batch_000000", {"at": ago(5).isoformat(), "max_tries": 2})
         damaged.enter("workflow_automation_start/1/0", "{")
         assert [labels(form_tab(task)) for task in (batch, damaged)] == [[], []]
+
+    def test_of_a_batch_that_waits_and_of_one_whose_runs_failed(self, dag, form_tab):
+        task = Task(dag, starts=False, state="deferred")
+        counts = {"total": 2, "started": 2, "rejected": 0, "unknown": 0, "remaining": 0}
+        where = {"folder": "s3://reports/ends/0a1b", "until": ago(-60).isoformat()}
+        entry = {"at": ago(5).isoformat(), "max_tries": 2, "counts": counts, "ended": 1, **where}
+        task.put("workflow_automation_batch_000000", entry)
+        found = form_tab(task)
+        assert labels(found) == ["The runs succeeded", "The runs failed"]
+        assert [where["folder"] in form["data-question"] for form in found.all("form")] == [
+            True
+        ] * 2
+        assert not found.all("textarea")
+        assert "open" not in found.all("details")[0]
+
+        task.change(state="failed", end_date=ago(1))
+        assert labels(form_tab(task)) == []  # it has no output file
+        del entry["ended"]
+        ends = {"success": 1, "failed": 1, "overdue": 0, "started": 0}
+        task.put("workflow_automation_batch_000001", {**entry, "counts": counts | ends})
+        assert labels(form_tab(task)) == ["Go on with these ends: mark as success"]
+        task.change(state="success")
+        assert labels(form_tab(task)) == []
 
     def test_next_try_failed_before_it_took_the_run_that_was_given(self, dag, form_tab, editor):
         task = Task(dag, state="failed")

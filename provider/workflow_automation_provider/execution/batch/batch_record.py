@@ -14,7 +14,8 @@ however late, undoes nothing. Each entry contains, besides what tells a retry fr
   ``in_flight``, ``conn_id``, ``flow_id`` and ``output_path``: for the page **Flow runs**
 - ``folder`` and ``until``, if the batch waits: where its runs write their ends, and how long it
   waits. They are in each entry, so that no try can miss them and choose others
-- ``ended``, if the batch waits: how many runs had ended by then
+- ``ended``, if the batch waits: how many runs had ended by then. The last entry has the counts of
+  the ends instead, once the output file has them
 
 Results of more than :data:`_MAX_ENTRY_BYTES` bytes are written in several entries, before the next
 items are opened. So an entry stays well below the 64 KiB that Airflow warns of
@@ -184,6 +185,11 @@ class BatchRecord(TaskRecord):
         if number != self._ended:
             self._ended = number
             self._write_entry((), {}, ())
+
+    def write_ends(self) -> None:
+        """Record that the ends are in the output file, for the page **Flow runs**."""
+        self._ended = None
+        self._write_entry((), {}, ())
 
     def _parts(self, results: Sequence[BatchItem]) -> list[dict[str, Any]]:
         """Return results by index, in parts that each fit into an entry; at least one part."""

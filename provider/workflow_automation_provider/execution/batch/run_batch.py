@@ -455,6 +455,9 @@ class BatchExecution:
         # A retry starts nothing again, and writes the file.
         is_retried = error is None and self._is_continued
         found, failure = self._written(items, is_retried=is_retried)
+        if self._record.folder and self._results.are_settled and failure is None:
+            self._record.write_ends()
+
         # Of a batch that waits, it is known only now.
         error = error or failure or self._worst_result()
         if error:
