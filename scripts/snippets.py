@@ -3,12 +3,14 @@ Renew what pages of the documentation take from code, so that they can be read w
 
 A comment before a code block names the part of an example DAG that is between ``# [START name]``
 and ``# [END name]``; one before a table names what it is made of: the docstrings of classes of a
-module, the arguments of a class (or the named ones, or ``but`` those), or the statuses::
+module, the arguments of a class (or the named ones, or ``but`` those), the statuses, or what
+versions keep (:mod:`public_face`)::
 
     <!-- cut: example_dags/workflow_automation_trigger.py howto_operator_trigger_flow -->
     <!-- table: workflow_automation_provider.testing.journal Run Upload -->
     <!-- arguments: workflow_automation_provider.operators.uploads.UploadFilesOperator -->
     <!-- statuses: workflow_automation_provider.client.responses.statuses ROWS -->
+    <!-- public: names -->
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+import public_face
 from workflow_automation_provider.client.protocol import Operation
 from workflow_automation_provider.exceptions import Code, OutcomeUnknownError
 
@@ -34,7 +37,8 @@ PROJECT = Path(__file__).parent.parent
 
 _CUT = re.compile(r"^(<!-- cut: (\S+) (\S+) -->\n+```python\n).*?^```$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(
-    r"^(<!-- (table|arguments|statuses): (\S+)(?: (.+))? -->\n)(?:\n(?:\|.*\n)+)?", re.MULTILINE
+    r"^(<!-- (table|arguments|statuses|public): (\S+)(?: (.+))? -->\n)(?:\n(?:\|.*\n)+)?",
+    re.MULTILINE,
 )
 
 SUCCESS = "success"
@@ -151,6 +155,7 @@ _MADE_BY: dict[str, Callable[..., Iterator[list[str]]]] = {
     "table": classes,
     "arguments": arguments,
     "statuses": statuses,
+    "public": lambda name: public_face.TABLES[name](),
 }
 
 

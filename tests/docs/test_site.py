@@ -12,7 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from doc_pages import PAGES, ROOT, public_names
+import public_face
+from doc_pages import PAGES, ROOT
 
 SITE = ROOT / "docs" / "_build" / "html"
 PACKAGE = "workflow_automation_provider"
@@ -81,7 +82,7 @@ def test_the_reference_has_each_public_name():
     # say it better.
     named = {
         f"{PACKAGE}.{module}.{name}"
-        for module, names in public_names().items()
+        for module, names in public_face.surface().items()
         for name, is_what in names.items()
         if "." not in name or re.match(r"\((?!')|property", is_what)
     }
@@ -91,7 +92,7 @@ def test_the_reference_has_each_public_name():
 def test_the_reference_has_each_key_of_a_result():
     results = {
         f"{PACKAGE}.{module}.{name}": found.__annotations__.keys()
-        for module, names in public_names().items()
+        for module, names in public_face.surface().items()
         for name in names
         if is_typeddict(
             found := getattr(importlib.import_module(f"{PACKAGE}.{module}"), name, None)

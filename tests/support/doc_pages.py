@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from code_blocks import CodeBlock
 
-__all__ = ["DOCS", "PAGES", "ROOT", "anchors", "is_from_example", "links", "public_names", "table"]
+__all__ = ["DOCS", "PAGES", "ROOT", "anchors", "is_from_example", "links", "table"]
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
@@ -70,15 +70,3 @@ def is_from_example(block: CodeBlock) -> bool:
 def _bare(code: str) -> str:
     """Return code without what a formatter changes, since it has another indentation on a page."""
     return re.sub(r",(?=[)\]}])", "", "".join(_MARKER.sub("", code).split()))
-
-
-def public_names() -> dict[str, dict[str, str]]:
-    """Return what tests/unit/golden/public_names.txt lists: module → name → what it is."""
-    found: dict[str, dict[str, str]] = {}
-    for part in (
-        (ROOT / "tests/unit/golden/public_names.txt").read_text(encoding="utf-8").split("\n\n")
-    ):
-        module, *lines = part.splitlines()
-        rows = (line.partition(":") for line in lines)
-        found[module] = {name.strip(): what.strip() for name, _, what in rows}
-    return found

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
+import public_face
 import snippets
 from code_blocks import read_code_blocks
-from doc_pages import DOCS, PAGES, ROOT, anchors, is_from_example, links, public_names
+from doc_pages import DOCS, PAGES, ROOT, anchors, is_from_example, links
 
 PACKAGE = "workflow_automation_provider"
 EXAMPLES = sorted((ROOT / "example_dags").glob("*.py"))
@@ -103,9 +104,8 @@ def test_each_page_is_in_the_navigation_once():
 @pytest.mark.parametrize("page", DOCS, ids=name_of)
 def test_snippets_are_those_of_the_examples(page):
     text = page.read_text()
-    assert text.count("<!-- ") == len(
-        [*snippets._CUT.finditer(text), *snippets._TABLE.finditer(text)]
-    )
+    patterns = (snippets._CUT, snippets._TABLE)
+    assert text.count("<!-- ") == sum(len(pattern.findall(text)) for pattern in patterns)
     assert snippets.renewed(text) == text, "make docs renews them"
 
 
@@ -139,7 +139,7 @@ def test_the_names_of_python_blocks_exist(tmp_path):
     options = ("--isolated", "--select", "F821", "--output-format", "json")
     command = [sys.executable, "-m", "ruff", "check", *options, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    known = {name for names in public_names().values() for name in names} | {
+    known = {name for names in public_face.surface().values() for name in names} | {
         *sys.stdlib_module_names
     }
     found = [
