@@ -17,6 +17,10 @@ airflow() { # VERSION OPTION…
     # Airflow's Celery provider cannot import celery 5.7.
     printf '%s\n' "apache-airflow==$version.*" apache-airflow-providers-standard 'celery<5.7' |
         compile "airflow-$version" --group dev "$@"
+    # What scripts/setup.sh installs alone.
+    sh scripts/uv.sh "$venv" pip compile --quiet --no-deps --universal --python-version 3.11 --no-annotate --no-header \
+        --no-emit-index-url --constraint "constraints/airflow-$version.txt" --extra azure --extra google "$@" pyproject.toml |
+        grep -E '^apache-airflow-providers-(google|microsoft-azure)=' >>"constraints/airflow-$version.txt"
 }
 # Newer packages than these days' break Airflow's old releases.
 airflow 3.1 --exclude-newer 2026-05-01
