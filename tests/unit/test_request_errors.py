@@ -26,10 +26,7 @@ from workflow_automation_provider.client.protocol import (
     upload_request,
 )
 from workflow_automation_provider.client.redaction import Redactor
-from workflow_automation_provider.client.responses.no_response import (
-    error_without_response,
-    unknown_outcome,
-)
+from workflow_automation_provider.client.responses.no_response import error_without_response
 from workflow_automation_provider.client.responses.results import read_run, read_upload
 from workflow_automation_provider.client.responses.statuses import ROWS, Row, row_of
 from workflow_automation_provider.client.send_progress import SendProgress, StoppedError
@@ -115,7 +112,6 @@ def without_response() -> Iterator[WorkflowAutomationError]:
         yield lost(name, illegal, begun=True, head=head)
     illegal = httpcore.RemoteProtocolError("illegal status line: 'SSH-2.0'")
     yield lost("key", illegal, whole=True, head=b"SSH-2.0")
-    yield unknown_outcome(REQUESTS["key"], "the response to an earlier request: run 7 was known")
     yield lost("upload", httpcore.ReadError("[Errno 104] Connection reset by peer"), begun=True)
     yield lost("upload", ValueError("no display"), begun=True)
     for text in (

@@ -343,7 +343,12 @@ def read_whole(file: File, reading: Reading | None = None) -> Iterator[bytes]:
     """
     left = file.size
     try:
-        for chunk in _chunks(file, reading):
+        if reading is not None and file.read_ahead is not None:
+            chunks = reading.chunks(file)
+        else:
+            chunks = _unchanged_chunks(file)
+
+        for chunk in chunks:
             left -= len(chunk)
             if left < 0:
                 raise changed(file, f"is longer than its original {file.size} bytes")
@@ -355,12 +360,6 @@ def read_whole(file: File, reading: Reading | None = None) -> Iterator[bytes]:
         raise
     except Exception as error:  # object stores raise all kinds of exceptions
         raise changed(file, f"could not be read ({reason(error, file.location)})") from None
-
-
-def _chunks(file: File, reading: Reading | None) -> Iterator[bytes]:
-    if reading is not None and file.read_ahead is not None:
-        return reading.chunks(file)
-    return _unchanged_chunks(file)
 
 
 def _unchanged_chunks(file: File) -> Iterator[bytes]:

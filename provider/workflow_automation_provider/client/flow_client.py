@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import Any, TypeVar
 
 import httpx
@@ -71,7 +71,8 @@ class FlowClient:
         proxy = choose_proxy(settings.proxy, self.base_url)
         self._via = f" via {proxy.origin}" if proxy else ""
         self._settings = dataclasses.replace(settings, proxy=proxy.url if proxy else None)
-        self._redactor = Redactor(self._settings.secrets(), key=self._api_key or "")
+        self.redactor = Redactor(self._settings.secrets(), key=self._api_key or "")
+        """Finds the secrets of the connection and of its requests, in errors, logs and results."""
         transport = Transport(tls_context(settings, self.base_url), proxy)
         self._http = httpx.Client(transport=transport, headers=_HEADERS, trust_env=False)
         self._http.headers.update(settings.headers)
@@ -88,27 +89,6 @@ class FlowClient:
         keeps waiting for its response, so that the run can be recorded.
         """
         self._stopped = True
-
-    def redact_also(self, secret: str) -> None:
-        """Never show a secret that a request contains, in errors, logs and results."""
-        self._redactor.add(secret)
-
-    def redact_around(self, marker: str) -> None:
-        """
-        Show no text that contains a marker, in errors, logs and results.
-
-        :param marker: a text beside which there is a secret, such as the beginning of a URL
-        """
-        self._redactor.add_marker(marker)
-
-    @property
-    def redactor(self) -> Redactor:
-        """The redactor that knows the connection's secrets."""
-        return self._redactor
-
-    def redact(self, text: str) -> str:
-        """Return ``text`` unchanged, or a note instead if it reveals a secret."""
-        return self._redactor.text(text)
 
     def trigger(
         self, request: protocol.Request, *, before_last_byte: Callable[[], None] | None = None
@@ -153,18 +133,16 @@ class FlowClient:
         """
         progress = SendProgress(self._settings.timeout, lambda: self._stopped, before_last_byte)
         headers = self._headers_of(request)
-        with _content_of(request, sent) as content:
+        with closing(request.stream(sent)) as content:
             try:
                 response = self._response(
                     progress, "POST", request.url, content=content, headers=headers
                 )
-                return read(response, request, self._redactor, self._settings.busy_statuses)
+                return read(response, request, self.redactor, self._settings.busy_statuses)
             except WorkflowAutomationError:
                 raise
             except Exception as error:
-                failure = error_without_response(
-                    request, error, progress, self._redactor, self._via
-                )
+                failure = error_without_response(request, error, progress, self.redactor, self._via)
 
         # Not in the except block: its context would be the other error, whose text is not redacted.
         raise failure
@@ -212,7 +190,7 @@ class FlowClient:
         try:
             response = self._response(progress, "HEAD", self.base_url)
         except Exception as error:
-            came = what_came(error, progress, self._redactor)
+            came = what_came(error, progress, self.redactor)
             hint = hint_for(error, progress, self.base_url, self._via)
             next_step = hint or "Check the connection's base URL."
             failure = NotSentError(f"{title}{self._via} got {came}.", next_step=next_step)
@@ -230,7 +208,7 @@ class FlowClient:
             )
 
         found = f"{title} returned {response.status}"
-        location = self._redactor.text(response.headers.get("location", ""))
+        location = self.redactor.text(response.headers.get("location", ""))
         if location:
             found += f", with the location {location!a}: redirects are never followed"
         return found
@@ -266,24 +244,6 @@ class FlowClient:
         built = self._http.build_request(method, url, extensions={"progress": progress}, **message)
         response: protocol.Response = self._http.send(built).extensions["response"]
         return response
-
-
-@contextmanager
-def _content_of(
-    request: protocol.Request, sent: Callable[[int], None]
-) -> Iterator[bytes | Iterator[bytes]]:
-    """
-    Provide the body of a request; the files of an upload are closed at the end.
-
-    :param sent: called with the size of each part of an upload, as it is about to be sent
-    """
-    body = request.content
-    if isinstance(body, bytes):
-        yield body
-        return
-
-    with closing(body.stream(sent)) as stream:
-        yield stream
 
 
 def _checked_key(api_key: str | None) -> str | None:

@@ -7,6 +7,17 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 
+HTTP_LOGGERS = (
+    "httpx",
+    *(f"httpcore.{part}" for part in ("connection", "http11", "proxy", "socks")),
+)
+"""
+The loggers of httpx.
+
+They log URLs, the headers of responses and errors that quote these: a service may have put the key
+into one, and some of Airflow's executors print logs unmasked.
+"""
+
 _is_quiet = ContextVar("is_quiet", default=False)
 
 

@@ -11,17 +11,12 @@ import httpx
 
 from workflow_automation_provider.client.network import Proxy, unusable_proxy
 from workflow_automation_provider.client.protocol import Response
-from workflow_automation_provider.client.quiet import quiet
+from workflow_automation_provider.client.quiet import HTTP_LOGGERS, quiet
 from workflow_automation_provider.client.responses.body import RESPONSE_LIMIT, too_large
 from workflow_automation_provider.client.responses.cause import is_refusal_of_client
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.send_progress import SendProgress
-
-# At DEBUG level, httpcore logs the headers of responses, and errors that quote them. A service may
-# have put the key into one, and some of Airflow's executors print logs unmasked. A filter on a
-# parent does not apply to its children, so each is listed.
-_WIRE_LOGGERS = [f"httpcore.{part}" for part in ("connection", "http11", "proxy", "socks")]
 
 
 class Transport(httpx.BaseTransport):
@@ -63,7 +58,7 @@ class Transport(httpx.BaseTransport):
             headers=request.headers.raw,
             content=progress.writes(request.stream),
         )
-        with quiet(_WIRE_LOGGERS), contextlib.closing(connection):
+        with quiet(HTTP_LOGGERS), contextlib.closing(connection):
             unread = pool.handle_request(core_request)
             if not progress.has_read:
                 raise httpcore.RemoteProtocolError(

@@ -100,7 +100,7 @@ class WorkflowAutomationHook(BaseHook):
                 )
 
             # Only the try that made a token knows it, but the service may return it to any request.
-            client.redact_around(f"{CALLBACK_PATH}?token=")
+            client.redactor.add_marker(f"{CALLBACK_PATH}?token=")
             self._client = client
 
         if self._stopped:

@@ -110,7 +110,7 @@ class FlowNotifier(TextKeeper, BaseNotifier):
             flow_id = rendered("flow_id", self.flow_id) if self._is_flow_given else None
             check_names("inputs", self.inputs)
             client = hook.get_conn()
-            flow = client.redact(str(flow_id or hook.extra.flow_id or "that of the API key"))
+            flow = client.redactor.text(str(flow_id or hook.extra.flow_id or "that of the API key"))
             named = one_line(f"flow: {flow}")
 
             self.log.info(

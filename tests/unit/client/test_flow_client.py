@@ -89,7 +89,8 @@ def test_a_key_that_prose_may_contain_is_refused(key):
         client_of("https://service.example/api", api_key=key)
     assert key not in caught.value.message.split()
     assert (
-        client_of("https://service.example/api", api_key=f"{key}-abcdef").redact("word") == "word"
+        client_of("https://service.example/api", api_key=f"{key}-abcdef").redactor.text("word")
+        == "word"
     )
 
 

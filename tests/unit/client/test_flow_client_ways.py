@@ -106,7 +106,7 @@ def test_proxy_without_a_scheme(monkeypatch, raw_server, start, has_variable):
         client = client_of(HTTP, allow_http=True)
     else:
         client = client_of(HTTP, allow_http=True, proxy=f"user:hush-1234@{address}")
-        assert "hush" not in client.redact("user:hush-1234")
+        assert "hush" not in client.redactor.text("user:hush-1234")
     assert start.send(client).run_id == "7"
     ((head, _),) = proxy.requests
     assert head.startswith(b"POST http://service.example/api/trigger ")

@@ -423,7 +423,7 @@ def test_certificates_of_the_environment_that_are_missing_are_named(connect, mon
 
 def test_password_of_the_environments_proxy_is_redacted(connect, monkeypatch):
     monkeypatch.setenv("HTTPS_PROXY", "http://u:hush-1234@proxy.example")
-    assert "hush" not in connect().get_conn().redact("You are u:hush-1234")
+    assert "hush" not in connect().get_conn().redactor.text("You are u:hush-1234")
 
 
 @pytest.mark.parametrize(
@@ -454,7 +454,7 @@ def test_callback_of_any_task_is_redacted(connect, encode):
 def test_headers_that_are_secrets(connect, name, value, is_secret):
     """By its name or by its value: a gateway may want its credentials in a header of its own."""
     client = connect(password="some-key", extra={"headers": {name: value}}).get_conn()
-    shown = client.redact(f"no such id: {value.split()[-1]}")
+    shown = client.redactor.text(f"no such id: {value.split()[-1]}")
     assert shown.startswith("(withheld") is is_secret
 
 

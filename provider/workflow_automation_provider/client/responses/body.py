@@ -70,7 +70,7 @@ def readable(response: Response, redactor: Redactor) -> Response:
     It is not if that would hide a secret, since the charset is not that of the body.
     """
     response = _decompressed(response)
-    is_json_in_utf8 = _is_json(response.body) and b"\0" not in response.body
+    is_json_in_utf8 = json_in(response.body) is not None and b"\0" not in response.body
     if is_json_in_utf8:
         return response
 
@@ -98,7 +98,7 @@ def _decompressed(response: Response) -> Response:
     not compress.
     """
     body = response.body
-    if response.error or _is_json(body):
+    if response.error or json_in(body) is not None:
         return response
 
     formats = [_GZIP_OR_ZLIB]
@@ -167,20 +167,12 @@ def _integer(digits: str) -> int | str:
         return digits
 
 
-def _is_json(body: bytes) -> bool:
+def json_in(body: bytes) -> Any:
+    """Return the JSON of a body, None if it has none that is whole."""
     try:
-        parse_json(body)
+        return parse_json(body)
     except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def is_whole_object(body: bytes) -> bool:
-    """Return whether a body is a whole JSON object, even if its headers announced more bytes."""
-    try:
-        return isinstance(parse_json(body), dict)
-    except (ValueError, RecursionError):
-        return False
+        return None
 
 
 def may_name_a_run(response: Response) -> bool:
@@ -190,9 +182,8 @@ def may_name_a_run(response: Response) -> bool:
     if response.error:
         return True
 
-    try:
-        document = parse_json(response.body)
-    except (ValueError, RecursionError):
+    document = json_in(response.body)
+    if document is None:
         return b"run_id" in response.body
 
     return isinstance(document, dict) and document.get("run_id") is not None
@@ -243,14 +234,10 @@ def own_words(response: Response, redactor: Redactor) -> str:
         return f"{_PAGE} {_title_of(text, redactor)}".rstrip()
 
     kind = _media_type(response)
+    document = json_in(text.encode())
+    has_markup = document is None and _MARKUP.search(text)
     is_text = "\ufffd" not in text and (kind in _TEXTS or kind.endswith("json"))
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        document = None
-        is_text = is_text and not _MARKUP.search(text)
-
-    if not is_text:
+    if has_markup or not is_text:
         return "(not shown: it is neither JSON nor plain text)"
     if isinstance(document, str):
         return redactor.text(document)

@@ -39,8 +39,13 @@ def error_without_response(
     instead = what_came(error, progress, redactor)
     status = _status_in(progress.head)
     if progress.whole:
-        hint = hint_for(error, progress, request.url, via)
-        return unknown_outcome(request, instead, status=status, next_step=hint)
+        return OutcomeUnknownError(
+            f"{request.title} was sent, but got {instead}.",
+            next_step=hint_for(error, progress, request.url, via),
+            code=code_of(OutcomeUnknownError, request),
+            status=status,
+            flow_id=request.flow_id,
+        )
 
     is_trigger = request.operation is not Operation.UPLOAD
     is_success = status is not None and status < 300
@@ -57,25 +62,6 @@ def error_without_response(
         f"{request.title} was {what}: {why}.",
         consequence=nothing_done(request),
         next_step=hint_for(error, progress, request.url, via),
-        status=status,
-        flow_id=request.flow_id,
-    )
-
-
-def unknown_outcome(
-    request: Request, instead: str, *, status: int | None = None, next_step: str = ""
-) -> OutcomeUnknownError:
-    """
-    Return the exception for a request that was sent, and whose response is missing.
-
-    :param instead: what came in place of the response
-    :param status: that of a response that cannot be read
-    :param next_step: what to do about it
-    """
-    return OutcomeUnknownError(
-        f"{request.title} was sent, but got {instead}.",
-        next_step=next_step,
-        code=code_of(OutcomeUnknownError, request),
         status=status,
         flow_id=request.flow_id,
     )

@@ -43,7 +43,7 @@ from workflow_automation_provider.execution.run.completion import (
 from workflow_automation_provider.execution.run.mailbox import mailbox_of, read_end
 from workflow_automation_provider.execution.run.redactors import redactor_for
 from workflow_automation_provider.execution.run.settlement import POLL_INTERVAL
-from workflow_automation_provider.hooks.mailbox import MARGIN, open_mailbox
+from workflow_automation_provider.hooks.mailbox import MARGIN, Mailbox
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.redaction import Redactor
@@ -132,11 +132,11 @@ class BatchEnds:
         client = self._hook.get_conn()
         # Not each signature: Airflow's masker compiles one expression of all secrets.
         for marker in (self._token, *SECRET_PARAMETERS):
-            client.redact_around(marker)
+            client.redactor.add_marker(marker)
 
         lifetime = max(self._left(), timedelta()) + MARGIN
         allow_http = self._hook.extra.allow_http
-        open_mailbox(mailbox_of(base, "0")).check(lifetime, client.base_url, allow_http=allow_http)
+        Mailbox(mailbox_of(base, "0")).check(lifetime, client.base_url, allow_http=allow_http)
 
     def inputs_of(self, item: Item) -> bytes:
         """
@@ -153,7 +153,7 @@ class BatchEnds:
                 next_step="Pass a longer completion_timeout.",
             )
 
-        url = open_mailbox(self.url_of(item.index)).sign(left + MARGIN)
+        url = Mailbox(self.url_of(item.index)).sign(left + MARGIN)
         member = json.dumps({self._options.callback_input: url}).encode()[1:]
         others = item.inputs.rstrip().removesuffix(b"}").rstrip()
         separator = b"" if others.endswith(b"{") else b","
@@ -195,7 +195,7 @@ class BatchEnds:
         while True:
             # Before the look: an end that was written in time counts.
             is_over = self._left() <= timedelta()
-            ended = open_mailbox(self._record.folder).indexes()
+            ended = Mailbox(self._record.folder).indexes()
             if is_over or awaited <= ended:
                 return ended
 

@@ -117,7 +117,7 @@ class BatchExecution:
             batch,
             flow_id,
             key,
-            redact=lambda text: hook.get_conn().redact(text),
+            redact=lambda text: hook.get_conn().redactor.text(text),
         )
         self._wait = wait
         self._trigger_failure = ""
@@ -425,7 +425,7 @@ class BatchExecution:
         message = f"The batch was interrupted by {type(error).__name__}"
         # Without the error's text if it cannot be had, or if there is no client to redact it.
         with contextlib.suppress(Exception):
-            message += self._hook.get_conn().redact(f": {error}")
+            message += self._hook.get_conn().redactor.text(f": {error}")
 
         one_line_of_it = kind(message).reason  # which is cut, too
         interruption = kind(one_line_of_it, code=Code.BATCH_INTERRUPTED)

@@ -34,7 +34,7 @@ from workflow_automation_provider.execution.run.mailbox import mailbox_of, read_
 from workflow_automation_provider.execution.run.redactors import redactor_for
 from workflow_automation_provider.execution.run.start import RunStarter
 from workflow_automation_provider.execution.run.xcoms import RunXComs
-from workflow_automation_provider.hooks.mailbox import MARGIN, open_mailbox, secrets_of
+from workflow_automation_provider.hooks.mailbox import MARGIN, Mailbox, secrets_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -222,7 +222,7 @@ class TriggerExecution:
                 )
 
         name = mailbox_of(folder, token)
-        mailbox = open_mailbox(name)
+        mailbox = Mailbox(name)
         lifetime = self._options.completion_timeout + MARGIN
         service_url = self._hook.get_conn().base_url
         mailbox.check(lifetime, service_url, allow_http=self._hook.extra.allow_http)
@@ -235,7 +235,7 @@ class TriggerExecution:
     def _hide(self, secret: str) -> None:
         """Never show a secret of the run's URL."""
         mask_secret(secret)
-        self._hook.get_conn().redact_also(secret)
+        self._hook.get_conn().redactor.add(secret)
 
     # Upload -------------------------------------------------------------------------------------
 

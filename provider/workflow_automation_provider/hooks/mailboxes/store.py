@@ -14,14 +14,11 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from workflow_automation_provider.client.quiet import quiet
+from workflow_automation_provider.client.quiet import HTTP_LOGGERS, quiet
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.settings import Settings
-
-# They log the URL, at INFO and at DEBUG.
-_HTTP_LOGGERS = ["httpx", *(f"httpcore.{part}" for part in ("connection", "http11", "proxy"))]
 
 _SECONDS = 20
 
@@ -65,9 +62,6 @@ class Store(Protocol):
 
         :return: whether it is new; otherwise it is left as it is
         """
-
-    def exists(self, key: str) -> bool:
-        """Return whether an object is there, and can be read."""
 
     def names(self, folder: str) -> Iterator[str]:
         """Yield the names of a folder's objects, which need not be in order."""
@@ -113,7 +107,7 @@ def create_by(
         timeout=_SECONDS,
     )
     for pause in _PAUSES:
-        with quiet(_HTTP_LOGGERS):
+        with quiet(HTTP_LOGGERS):
             response = put(url, content=b"\n", headers=headers)
 
         if response.status_code in is_there:
