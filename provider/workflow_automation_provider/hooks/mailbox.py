@@ -77,7 +77,7 @@ class Mailbox:
                 raise InvalidRequestError(
                     "its store ignores If-None-Match: a run could write over its own end."
                 )
-            if not self._store.exists(probe):
+            if self._store.read(probe, 0) is None:
                 raise FileNotFoundError(f"{probe} was written, and cannot be found")
 
     def sign(self, lifetime: timedelta) -> str:
@@ -97,8 +97,8 @@ class Mailbox:
 
         :raises NotSentError: if the store cannot be asked
         """
-        with self._looking():
-            return self._store.exists(self._key)
+        # As the end will be read: less would not say whether it can be decrypted.
+        return self.read(0) is not None
 
     def read(self, limit: int) -> Written | None:
         """
@@ -173,11 +173,6 @@ class Mailbox:
                 "of the connection in callback_base_url to one that both reach.",
                 host,
             )
-
-
-def open_mailbox(url: str) -> Mailbox:
-    """Return the mailbox with a URL."""
-    return Mailbox(url)
 
 
 def secrets_of(upload_url: str) -> list[str]:

@@ -21,7 +21,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from workflow_automation_provider.exceptions import NotSentError
-from workflow_automation_provider.hooks.mailbox import open_mailbox
+from workflow_automation_provider.hooks.mailbox import Mailbox
 
 INTERVAL = 30.0
 """
@@ -118,7 +118,7 @@ class MailboxTrigger(_StoreTrigger):
         return "workflow_automation_provider.triggers.mailbox.MailboxTrigger", kwargs
 
     def _is_due(self) -> bool:
-        return open_mailbox(self.mailbox).exists()
+        return Mailbox(self.mailbox).exists()
 
 
 class MailboxFolderTrigger(_StoreTrigger):
@@ -161,6 +161,6 @@ class MailboxFolderTrigger(_StoreTrigger):
         return "workflow_automation_provider.triggers.mailbox.MailboxFolderTrigger", kwargs
 
     def _is_due(self) -> bool:
-        number = len(open_mailbox(self.folder).indexes())
+        number = len(Mailbox(self.folder).indexes())
         is_news_due = time.monotonic() - self._began >= _NEWS_INTERVAL
         return number >= self.awaited or (is_news_due and number > self.seen)

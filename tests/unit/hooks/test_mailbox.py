@@ -18,7 +18,7 @@ import pytest
 from s3_regions import Regions
 from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError
-from workflow_automation_provider.hooks.mailbox import open_mailbox, secrets_of
+from workflow_automation_provider.hooks.mailbox import Mailbox, secrets_of
 from workflow_automation_provider.hooks.mailboxes import s3, store
 
 HOUR = timedelta(hours=1)
@@ -38,7 +38,7 @@ def s3_error(code):
 
 @pytest.fixture
 def mailbox(bucket):
-    return open_mailbox(bucket.url("callbacks/a.json"))
+    return Mailbox(bucket.url("callbacks/a.json"))
 
 
 @pytest.fixture(autouse=True)
@@ -163,7 +163,7 @@ class TestRegions:
             connection = {"conn_type": "aws", "login": "a", "password": "b", "extra": extra}
             monkeypatch.setenv("AIRFLOW_CONN_AWS_TEST", json.dumps(connection))
             monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
-            mailbox = open_mailbox(f"s3://aws_test@{bucket_name}/callbacks/a.json")
+            mailbox = Mailbox(f"s3://aws_test@{bucket_name}/callbacks/a.json")
             mailbox.check(HOUR, "https://service.example/api")
             signed = urlsplit(mailbox.sign(HOUR))
             assert not mailbox.exists()
@@ -246,7 +246,7 @@ class TestCheck:
         assert bucket.read("callbacks/.mailbox") == b"\n"
 
     def test_needs_no_folder(self, bucket):
-        open_mailbox(bucket.url("a.json")).check(HOUR, SERVICE)
+        Mailbox(bucket.url("a.json")).check(HOUR, SERVICE)
         assert bucket.keys() == [".mailbox"]
 
     @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ class TestCheck:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{s3_port}")
-        mailbox = open_mailbox(f"s3://typo@{bucket.name}/callbacks/a.json")
+        mailbox = Mailbox(f"s3://typo@{bucket.name}/callbacks/a.json")
         for ask in (mailbox.exists, lambda: mailbox.check(HOUR, SERVICE)):
             with pytest.raises(NotSentError, match="`typo` isn't defined"):
                 ask()
@@ -373,7 +373,7 @@ class TestLook:
 
     def test_keeps_one_client_for_a_while(self, bucket, mailbox, proxy, monkeypatch):
         mailbox.exists()
-        open_mailbox(bucket.url("b.json")).exists()
+        Mailbox(bucket.url("b.json")).exists()
         assert proxy.counts()["HEAD"] == 1
         monkeypatch.setattr(s3, "_CLIENT_SECONDS", s3._CLIENT_SECONDS / 1e6)
         mailbox.exists()
@@ -383,7 +383,7 @@ class TestLook:
         mailbox.exists()
         for number in range(s3._MAX_CLIENTS):
             with contextlib.suppress(NotSentError):
-                open_mailbox(f"s3://{bucket.conn_id}@none{number}/a.json").exists()
+                Mailbox(f"s3://{bucket.conn_id}@none{number}/a.json").exists()
         assert s3.open_client.cache_info().currsize == s3._MAX_CLIENTS
         mailbox.exists()
         assert proxy.counts()["HEAD"] == s3._MAX_CLIENTS + 2
@@ -425,7 +425,7 @@ def answering():
 
 class TestFile:
     def test_is_read_once_it_is_there(self, tmp_path):
-        mailbox = open_mailbox(f"{tmp_path.as_uri()}/a folder/a.json")
+        mailbox = Mailbox(f"{tmp_path.as_uri()}/a folder/a.json")
         for _ in range(2):
             mailbox.check(HOUR, SERVICE)
         url = mailbox.sign(HOUR)
@@ -442,9 +442,9 @@ class TestFile:
     def test_that_cannot_be_read_is_an_error(self, tmp_path):
         (tmp_path / "a.json").mkdir()
         with pytest.raises(NotSentError, match="IsADirectoryError"):
-            open_mailbox(f"{tmp_path.as_uri()}/a.json").read(9)
+            Mailbox(f"{tmp_path.as_uri()}/a.json").read(9)
 
     def test_in_a_folder_that_cannot_be_made_is_an_error(self, tmp_path):
         (tmp_path / "a").touch()
         with pytest.raises(InvalidRequestError, match="cannot be made"):
-            open_mailbox(f"{tmp_path.as_uri()}/a/b.json").check(HOUR, SERVICE)
+            Mailbox(f"{tmp_path.as_uri()}/a/b.json").check(HOUR, SERVICE)

@@ -478,9 +478,9 @@ def test_a_file_that_cannot_be_written_is_in_the_journal(service, call, tmp_path
 
 
 def test_a_run_writes_its_end_to_an_object_store_once(service, call, bucket):
-    from workflow_automation_provider.hooks.mailbox import open_mailbox, secrets_of
+    from workflow_automation_provider.hooks.mailbox import Mailbox, secrets_of
 
-    mailbox = open_mailbox(bucket.url("callbacks/a.json"))
+    mailbox = Mailbox(bucket.url("callbacks/a.json"))
     url = mailbox.sign(timedelta(hours=1))
     service.callbacks.add(result={"url": url}, then=[{"status": "failed"}])
     call.by_path({"callback_url": url})

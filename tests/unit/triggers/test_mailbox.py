@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from workflow_automation_provider.exceptions import NotSentError
-from workflow_automation_provider.hooks.mailbox import open_mailbox
+from workflow_automation_provider.hooks.mailbox import Mailbox
 from workflow_automation_provider.triggers import mailbox as triggers
 from workflow_automation_provider.triggers.mailbox import MailboxFolderTrigger, MailboxTrigger
 
@@ -136,7 +136,7 @@ class Store:
 
 def test_looks_again_after_an_error_and_logs_it_once(url, monkeypatch, capsys):
     store = Store(*[NotSentError("The store is down")] * 3, NotSentError("No route"))
-    monkeypatch.setattr(triggers, "open_mailbox", lambda _: store)
+    monkeypatch.setattr(triggers, "Mailbox", lambda _: store)
     assert run(MailboxTrigger(url, in_seconds(600), interval=0.01)) == [{}]
     assert store.looks == 5
     log = capsys.readouterr().out
@@ -145,7 +145,7 @@ def test_looks_again_after_an_error_and_logs_it_once(url, monkeypatch, capsys):
 
 def test_at_most_two_look_by_one_connection(url, monkeypatch):
     store = Store()
-    monkeypatch.setattr(triggers, "open_mailbox", lambda _: store)
+    monkeypatch.setattr(triggers, "Mailbox", lambda _: store)
     run(*[MailboxTrigger(url, in_seconds(600), interval=0.01) for _ in range(20)])
     assert (store.looks, store.most) == (20, 2)
 
@@ -154,9 +154,7 @@ def test_a_store_that_hangs_holds_up_no_other(url, tmp_path, monkeypatch):
     (tmp_path / "a.json").touch()
     end = threading.Event()
     hanging = SimpleNamespace(exists=end.wait)
-    monkeypatch.setattr(
-        triggers, "open_mailbox", lambda at: hanging if "@dead" in at else open_mailbox(at)
-    )
+    monkeypatch.setattr(triggers, "Mailbox", lambda at: hanging if "@dead" in at else Mailbox(at))
     many = [MailboxTrigger(f"s3://conn@dead/{n}", in_seconds(1), 0.01) for n in range(20)]
     began = time.monotonic()
     try:

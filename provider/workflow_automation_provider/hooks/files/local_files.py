@@ -138,22 +138,14 @@ def _fingerprint(path: str) -> object:
 
 
 def _matches(glob: Glob) -> Iterator[str]:
-    """Yield what a glob names. With ``**``, it names no folders; otherwise one becomes an error."""
-    is_deep = "**" in glob.parts
-    for path in _search(glob):
-        if is_deep and os.path.isdir(path):
-            continue
-        yield path
-
-
-def _search(glob: Glob) -> Iterator[str]:
     """
-    Yield the files and folders that a glob names.
+    Yield what a glob names. With ``**``, it names no folders; otherwise one becomes an error.
 
     A folder to which several paths lead is searched once, by the one with the fewest names.
 
     :raises OSError: if a folder cannot be listed
     """
+    is_deep = "**" in glob.parts
     searched: defaultdict[str, set[Rest]] = defaultdict(set)
     waiting = deque([(glob.root, glob.start())])
     while waiting:
@@ -165,7 +157,7 @@ def _search(glob: Glob) -> Iterator[str]:
         for entry in _entries(folder, {rest[0] for rest in rests}):
             path = f"{folder}{entry.name}"
             left = glob.after(rests, entry.name, is_link=entry.is_link)
-            if () in left:
+            if () in left and not (is_deep and os.path.isdir(path)):
                 yield path
 
             left -= {()}

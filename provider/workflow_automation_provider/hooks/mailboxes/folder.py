@@ -34,10 +34,6 @@ class FolderStore:
 
         return True
 
-    def exists(self, key: str) -> bool:
-        """Return whether there is such a file."""
-        return Path(key).is_file()
-
     def names(self, folder: str) -> Iterator[str]:
         """Yield the names of a folder's files."""
         for path in Path(folder).iterdir():

@@ -82,10 +82,6 @@ class S3Store:
         settings = _settings_of(self._opened(), url)
         return create_by(url, {"If-None-Match": "*"}, settings, is_there=(412,))
 
-    def exists(self, key: str) -> bool:
-        """Return whether an object is there: a HEAD would not say whether it can be decrypted."""
-        return self.read(key, 0) is not None
-
     def names(self, folder: str) -> Iterator[str]:
         """Yield the names of a folder's objects, by a request for each thousand."""
         prefix = f"{folder}/"
