@@ -11,13 +11,14 @@ import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from ssl import PROTOCOL_TLS_SERVER, SSLContext
 from typing import Any
 from urllib.parse import unquote
 
 import trustme
+
+from tls_proxy import ProxiedHandler
 
 _SCOPE = re.compile(r"/\d{8}/([a-z0-9-]+)/s3/aws4_request")
 
@@ -44,7 +45,7 @@ class Regions:
     def running(self) -> Iterator[Regions]:
         """Run in a thread."""
         self.authority.cert_pem.write_to_path(self.ca_bundle)
-        handler = type("Handler", (_Handler,), {"regions": self})
+        handler = type("Handler", (_Handler,), {"regions": self, "authority": self.authority})
         with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
             self.port = server.server_port
             threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -79,21 +80,8 @@ class Regions:
         return 206, "", self.objects[key]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(ProxiedHandler):
     regions: Regions
-    protocol_version = "HTTP/1.1"
-    host = ""
-
-    def do_CONNECT(self) -> None:
-        self.host = self.path.partition(":")[0]
-        self.send_response(200)
-        self.end_headers()
-        context = SSLContext(PROTOCOL_TLS_SERVER)
-        self.regions.authority.issue_cert(self.host).configure_cert(context)
-        self.connection = context.wrap_socket(self.connection, server_side=True)
-        self.rfile = self.connection.makefile("rb")
-        self.wfile = self.connection.makefile("wb", 0)
-        self.close_connection = False
 
     def _answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -112,6 +100,3 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     do_GET = do_HEAD = do_PUT = _answer  # noqa: N815 - the names are given
-
-    def log_message(self, *_: Any) -> None:
-        pass

@@ -65,7 +65,7 @@ _AROUND_VALUE = re.compile(r"(?:^(?:[\w-]+ )?|[\s;,:]+)(?:[\w.-]+=(?=[^\s;,=]))?
 CALLBACK_PATH = "/workflow-automation/callback"
 """The path of the callback endpoint: beside it, in a URL, there is a run's token."""
 
-SECRET_PARAMETERS = ("X-Amz-Signature", "X-Amz-Security-Token")
+SECRET_PARAMETERS = ("X-Amz-Signature", "X-Amz-Security-Token", "X-Goog-Signature")
 """The parameters of a presigned URL that must not be shown."""
 
 

@@ -20,7 +20,7 @@ CALLBACK_EXAMPLE = "https://airflow.example"
 MAILBOX_EXAMPLE = "s3://aws_default@bucket/folder"
 """Where runs could write their ends: connection, bucket and folder."""
 
-MAILBOX_SCHEMES = ("s3", "file")
+MAILBOX_SCHEMES = ("s3", "gs", "file")
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 
@@ -153,8 +153,8 @@ def mailbox_folder(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in MAILBOX_SCHEMES:
         raise InvalidRequestError(
-            "a mailbox is in S3 or in a compatible store: expected an https URL, or a folder such "
-            f"as {MAILBOX_EXAMPLE}"
+            f"a mailbox is in a store of {', '.join(MAILBOX_SCHEMES[:-1])}: expected an https URL, "
+            f"or a folder such as {MAILBOX_EXAMPLE}"
         )
 
     conn_id, _, bucket = parts.netloc.rpartition("@")

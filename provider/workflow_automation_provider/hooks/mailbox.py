@@ -20,6 +20,7 @@ from workflow_automation_provider.client.setting_kinds import MAILBOX_EXAMPLE
 from workflow_automation_provider.client.urls import is_loopback
 from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError
 from workflow_automation_provider.hooks.mailboxes.folder import FolderStore
+from workflow_automation_provider.hooks.mailboxes.gcs import GoogleStore
 from workflow_automation_provider.hooks.mailboxes.s3 import S3Store
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Mailbox:
             is_new = self._store.create(probe)
             if is_new and self._store.create(probe):
                 raise InvalidRequestError(
-                    "its store ignores If-None-Match: a run could write over its own end."
+                    "its store ignores the condition: a run could write over its own end."
                 )
             if self._store.read(probe, 0) is None:
                 raise FileNotFoundError(f"{probe} was written, and cannot be found")
@@ -188,7 +189,8 @@ def _place_of(url: str) -> tuple[Store, str]:
         return FolderStore(), unquote(parts.path)
 
     conn_id, _, bucket = parts.netloc.rpartition("@")
-    return S3Store(unquote(conn_id) or None, bucket), parts.path.lstrip("/")
+    store = GoogleStore if parts.scheme == "gs" else S3Store
+    return store(unquote(conn_id) or None, bucket), parts.path.lstrip("/")
 
 
 def _is_inner(host: str) -> bool:

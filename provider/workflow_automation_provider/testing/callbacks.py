@@ -44,9 +44,16 @@ if TYPE_CHECKING:
 WITHHELD = "(withheld)"
 """What is shown instead of a token."""
 
+CONDITIONS = {
+    "X-Amz-Signature": {"If-None-Match": "*"},
+    "X-Goog-Signature": {"x-goog-if-generation-match": "0"},
+}
+"""By the parameter of a URL that has a store's signature: the headers that the store demands."""
+
 _TOKEN = re.compile(r"([?&]token=)[^&#\s\"'<>]+")
 _SECRET = re.compile(
-    r"([?&](?:token|X-Amz-Signature|X-Amz-Security-Token)=)[^&#\s\"'<>]+", re.IGNORECASE
+    r"([?&](?:token|X-Amz-Signature|X-Amz-Security-Token|X-Goog-Signature)=)[^&#\s\"'<>]+",
+    re.IGNORECASE,
 )
 
 
@@ -300,9 +307,9 @@ def is_file(url: str) -> bool:
     return url.startswith("file:///")
 
 
-def is_presigned(url: str) -> bool:
-    """Return whether a URL is that of a mailbox in an object store."""
-    return "X-Amz-Signature=" in url
+def headers_of(url: str) -> dict[str, str] | None:
+    """Return the headers that a store demands with its URL, None if the URL is not of a store."""
+    return next((CONDITIONS[name] for name in CONDITIONS if f"{name}=" in url), None)
 
 
 def with_token(url: str, token: str) -> str:

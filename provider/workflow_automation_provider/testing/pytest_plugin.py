@@ -157,9 +157,10 @@ def workflow_automation_connect(
     # By the id of its connection, which leads elsewhere in each test.
     stores = importlib.import_module("airflow.sdk.io.store")
     monkeypatch.setattr(stores, "_STORE_CACHE", {})
-    s3 = sys.modules.get("workflow_automation_provider.hooks.mailboxes.s3")
-    if s3 is not None:
-        s3.open_client.cache_clear()
+    for store, name in {"s3": "open_client", "gcs": "open_bucket"}.items():
+        module = sys.modules.get(f"workflow_automation_provider.hooks.mailboxes.{store}")
+        if module is not None:
+            getattr(module, name).cache_clear()
 
     return _Connector(workflow_automation_service, monkeypatch)
 

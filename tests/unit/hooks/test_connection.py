@@ -173,7 +173,7 @@ WRONG: dict[str, list[Any]] = {
         ["hush-1"],
         "https://me:hush-1@airflow.example",
         "http://airflow.example/hush-1",
-        "gs://hush-1/folder",
+        "ftp://hush-1/folder",
         "s3://",
         "s3://aws_default@/hush-1",
         "s3://key:hush-1@bucket",

@@ -31,15 +31,15 @@ TIMEOUT = 300.0
 _VERSION = re.compile(r"\?versionid=", re.IGNORECASE)
 
 
-def extra_missing(name: str) -> InvalidRequestError:
+def extra_missing(name: str, store: str = "S3", extra: str = "amazon") -> InvalidRequestError:
     """
-    Return the error for a URL of S3 without the libraries that it needs.
+    Return the error for a URL of a store without the libraries that it needs.
 
     :param name: what the URL is called in errors
     """
     return InvalidRequestError(
-        f"{name} is a URL of S3, which needs the extra amazon: it is not installed.",
-        next_step="pip install 'airflow-provider-workflow-automation[amazon]'",
+        f"{name} is a URL of {store}, which needs the extra {extra}: it is not installed.",
+        next_step=f"pip install 'airflow-provider-workflow-automation[{extra}]'",
     )
 
 

@@ -17,10 +17,11 @@ from workflow_automation_provider.testing._server.calls import LONG_STRING, summ
 from workflow_automation_provider.testing._server.responses import encode_body
 from workflow_automation_provider.testing._server.state import now
 from workflow_automation_provider.testing.callbacks import (
+    CONDITIONS,
     WITHHELD,
     Callback,
+    headers_of,
     is_file,
-    is_presigned,
     url_of,
     with_token,
     withhold_tokens,
@@ -136,8 +137,9 @@ class CallbackSender:
             sending.last = _Attempt(error=f"result: {type(error).__name__}: {error}")
         finally:
             query = parse_qs(urlsplit(own).query)
-            tokens = [*query.get("token", []), *query.get("X-Amz-Signature", []), call["token"]]
-            self._record(run, url, sending, secrets=[token for token in tokens if token])
+            tokens = [token for name in ("token", *CONDITIONS) for token in query.get(name, [])]
+            secrets = [token for token in (*tokens, call["token"]) if token]
+            self._record(run, url, sending, secrets=secrets)
 
         return sending.last.status
 
@@ -209,8 +211,9 @@ async def _attempt(url: str, content: bytes) -> _Attempt:
         return await _in_thread(lambda: write_mailbox(url, content))
 
     method, headers = "POST", _HEADERS
-    if is_presigned(url):
-        method, headers = "PUT", {**_HEADERS, "If-None-Match": "*"}
+    demanded = headers_of(url)
+    if demanded is not None:
+        method, headers = "PUT", {**_HEADERS, **demanded}
 
     timeout = httpx.Timeout(_TIMEOUT).as_dict()
     status = None

@@ -1,0 +1,31 @@
+"""A server that is reached by any name, by a proxy, over TLS."""
+
+from __future__ import annotations
+
+from http.server import BaseHTTPRequestHandler
+from ssl import PROTOCOL_TLS_SERVER, SSLContext
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import trustme
+
+
+class ProxiedHandler(BaseHTTPRequestHandler):
+    """What follows a CONNECT is answered here, with a certificate for the name that was asked."""
+
+    authority: trustme.CA
+    protocol_version = "HTTP/1.1"
+
+    def do_CONNECT(self) -> None:
+        host = self.path.partition(":")[0]
+        self.send_response(200)
+        self.end_headers()
+        context = SSLContext(PROTOCOL_TLS_SERVER)
+        self.authority.issue_cert(host).configure_cert(context)
+        self.connection = context.wrap_socket(self.connection, server_side=True)
+        self.rfile = self.connection.makefile("rb")
+        self.wfile = self.connection.makefile("wb", 0)
+        self.close_connection = False
+
+    def log_message(self, *_: Any) -> None:
+        pass

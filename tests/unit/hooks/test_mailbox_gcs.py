@@ -1,0 +1,366 @@
+"""Mailboxes in Google Cloud Storage: what is signed, by whom and for how long, and what is read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import time
+from datetime import UTC, datetime, timedelta
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from store_proxy import Fault, StoreProxy
+from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError
+from workflow_automation_provider.hooks.mailbox import Mailbox, secrets_of
+from workflow_automation_provider.hooks.mailboxes import gcs, store
+from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+pytest.importorskip("google.cloud.storage")
+pytest.importorskip("airflow.providers.google.common.hooks.base_google")
+
+from google_cloud import ACCOUNT, TOKEN, GoogleCloud
+
+HOUR = timedelta(hours=1)
+FIRST = {"x-goog-if-generation-match": "0"}
+SERVICE = "http://127.0.0.1:1/api"
+STORE = "storage.googleapis.com"
+IAM = "iamcredentials.googleapis.com"
+
+KEY_FILE, IMPERSONATION, WORKLOAD_IDENTITY = "key file", "impersonation", "workload identity"
+every_way = pytest.mark.parametrize(
+    "signer", [KEY_FILE, IMPERSONATION, WORKLOAD_IDENTITY], indirect=True
+)
+by_iam = pytest.mark.parametrize("signer", [IMPERSONATION, WORKLOAD_IDENTITY], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    ca_bundle = tmp_path_factory.mktemp("google") / "ca.pem"
+    with GoogleCloud().running(ca_bundle) as cloud:
+        yield cloud, ca_bundle
+
+
+@pytest.fixture
+def cloud(running, monkeypatch):
+    """Google's services, by their real names."""
+    cloud, ca_bundle = running
+    for seen in (cloud.objects, cloud.served, cloud.refuses):
+        seen.clear()
+    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{cloud.port}")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(ca_bundle))
+    monkeypatch.setattr(store, "_PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(gcs, "_RETRY_SECONDS", 0)
+    return cloud
+
+
+@pytest.fixture
+def reconnect(cloud, monkeypatch):
+    """Change the connection."""
+
+    def change(**extra):
+        connection = {"conn_type": "google_cloud_platform", "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_GCS_TEST", json.dumps(connection))
+        gcs.open_bucket.cache_clear()
+
+    change(keyfile_dict=cloud.key_file())
+    return change
+
+
+@pytest.fixture
+def signer(request, reconnect, cloud, monkeypatch):
+    """Change who signs."""
+    if request.param == IMPERSONATION:
+        reconnect(keyfile_dict=cloud.key_file(), impersonation_chain=ACCOUNT)
+    if request.param == WORKLOAD_IDENTITY:
+        from google.auth import compute_engine
+
+        monkeypatch.setattr("google.auth.default", lambda **_: (compute_engine.Credentials(), None))
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{cloud.port}")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        reconnect()
+    return request.param
+
+
+@pytest.fixture
+def mailbox(reconnect):
+    return Mailbox("gs://gcs_test@reports/callbacks/a.json")
+
+
+@pytest.fixture
+def proxy(cloud, mailbox, monkeypatch):
+    """Run a proxy before the store, which is at an address of its own."""
+    with StoreProxy(cloud.port).running() as running:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{running.port}")
+        yield running
+
+
+@pytest.fixture
+def put(cloud):
+    """Write by a URL as a flow does, and return the status."""
+
+    def write(url, body=b"{}", headers=FIRST):
+        proxy = f"http://127.0.0.1:{cloud.port}"
+        sent = httpx.put(url, content=body, headers=headers, proxy=proxy, verify=tls)
+        return sent.status_code
+
+    tls = httpx.create_ssl_context()
+    cloud.authority.configure_trust(tls)
+    return write
+
+
+def refusal(status, code):
+    return Fault(status=status, body=f"<Error><Code>{code}</Code></Error>".encode(), times=None)
+
+
+class TestUrl:
+    @every_way
+    def test_takes_the_first_end_alone(self, mailbox, signer, put):
+        url = mailbox.sign(HOUR)
+        assert (mailbox.exists(), mailbox.read(10)) == (False, None)
+        assert [put(url, b"first"), put(url, b"second")] == [200, 412]
+        assert mailbox.exists()
+        written = mailbox.read(10)
+        assert written.body == b"first"
+        assert abs(written.at - datetime.now(UTC)) < timedelta(minutes=1)
+
+    def test_is_signed_for_one_object_and_the_header(self, mailbox):
+        url = urlsplit(mailbox.sign(HOUR))
+        query = parse_qs(url.query)
+        assert (url.scheme, url.netloc, url.path) == ("https", STORE, "/reports/callbacks/a.json")
+        assert query["X-Goog-Algorithm"] == ["GOOG4-RSA-SHA256"]
+        assert query["X-Goog-SignedHeaders"] == ["host;x-goog-if-generation-match"]
+        assert query["X-Goog-Expires"] == ["3600"]
+        assert secrets_of(url.geturl()) == query["X-Goog-Signature"]
+
+    @pytest.mark.parametrize(
+        ("headers", "status"),
+        [
+            ({**FIRST, "Content-Type": "application/json"}, 200),
+            ({}, 403),
+            ({"x-goog-if-generation-match": "1"}, 403),
+            ({**FIRST, "x-goog-acl": "public-read"}, 403),
+        ],
+    )
+    def test_takes_what_was_signed_alone(self, mailbox, put, headers, status):
+        assert put(mailbox.sign(HOUR), headers=headers) == status
+
+    def test_takes_no_other_object(self, mailbox, put, cloud):
+        assert put(mailbox.sign(HOUR).replace("a.json", "b.json")) == 403
+        assert cloud.objects == {}
+
+    def test_takes_nothing_once_it_has_expired(self, mailbox, put):
+        url = mailbox.sign(timedelta(seconds=1))
+        time.sleep(1.1)
+        assert put(url) == 400
+
+    @pytest.mark.usefixtures("proxy")
+    def test_takes_what_the_last_step_of_a_flow_sends(self, mailbox, service, cloud):
+        url = mailbox.sign(HOUR)
+        service.callbacks.add(result={"rows": 3}, then=[{"status": "failed"}])
+        WorkflowAutomationHook().trigger_flow({"callback_url": url}, "demo-flow")
+        while len(calls := service.journal.callbacks()) < 2:
+            time.sleep(0.01)
+        assert [call.status for call in calls] == [200, 412]
+        assert json.loads(mailbox.read(999).body)["result"] == {"rows": 3}
+        (secret,) = secrets_of(url)
+        assert secret not in repr([service.runs, calls])
+
+    @pytest.mark.parametrize(
+        ("signer", "hours"),
+        [(KEY_FILE, 7 * 24), (IMPERSONATION, 12), (WORKLOAD_IDENTITY, 12)],
+        indirect=["signer"],
+    )
+    def test_cannot_be_used_for_longer_than_its_key(self, mailbox, signer, hours):
+        assert mailbox.sign(hours * HOUR)
+        with pytest.raises(InvalidRequestError, match="completion_timeout") as caught:
+            mailbox.check(hours * HOUR + timedelta(seconds=1), SERVICE)
+        assert str(hours * HOUR) in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("signer", "requests"),
+        [(KEY_FILE, 0), (IMPERSONATION, 1), (WORKLOAD_IDENTITY, 1)],
+        indirect=["signer"],
+    )
+    def test_costs_a_request_where_iam_signs(self, mailbox, signer, cloud, requests):
+        mailbox.sign(HOUR)
+        del cloud.served[:]
+        mailbox.sign(HOUR)
+        assert len(cloud.asked(IAM)) == requests
+        assert cloud.asked(STORE) == []
+
+    def test_needs_credentials_that_can_sign(self, mailbox, reconnect, proxy, monkeypatch):
+        monkeypatch.setattr("google_cloud.TOKEN", None)
+        reconnect(is_anonymous=True)
+        proxy.faults.append(Fault(status=200, body=b"{}", times=None))
+        with pytest.raises(InvalidRequestError, match="AnonymousCredentials"):
+            mailbox.check(HOUR, SERVICE)
+
+    @by_iam
+    @pytest.mark.parametrize(
+        ("status", "code", "error"),
+        [
+            (403, "PERMISSION_DENIED", InvalidRequestError),
+            (404, "NOT_FOUND", InvalidRequestError),
+            (429, "RESOURCE_EXHAUSTED", NotSentError),
+        ],
+    )
+    def test_that_iam_does_not_sign(self, mailbox, signer, cloud, status, code, error):
+        cloud.refuses["signBlob"] = status, code
+        with pytest.raises(error, match=code) as caught:
+            mailbox.check(HOUR, SERVICE)
+        assert ("signBlob for its" in str(caught.value)) == (error is InvalidRequestError)
+
+
+class TestCheck:
+    def test_takes_four_requests_and_one_more_where_it_is_the_first(self, mailbox, cloud):
+        put, look = "PUT /reports/callbacks/.mailbox", "/storage/v1/b/reports/o"
+        reads = [f"GET {look}/callbacks/.mailbox", f"GET /download{look}/callbacks/.mailbox"]
+        mailbox.check(HOUR, "https://service.example/api")
+        assert cloud.asked(STORE) == [f"GET {look}", put, put, *reads]
+        assert cloud.objects["callbacks/.mailbox"][0] == b"\n"
+        del cloud.served[:]
+        gcs.open_bucket.cache_clear()
+        mailbox.check(HOUR, "https://service.example/api")
+        assert cloud.asked(STORE) == [f"GET {look}", put, *reads]
+
+    @pytest.mark.parametrize(
+        ("status", "code", "error"),
+        [
+            (403, "AccessDenied", InvalidRequestError),
+            (403, "SignatureDoesNotMatch", InvalidRequestError),
+            (404, "NoSuchBucket", InvalidRequestError),
+            (429, "SlowDown", NotSentError),
+            (503, "ServiceUnavailable", NotSentError),
+        ],
+    )
+    def test_of_a_store_that_refuses(self, mailbox, proxy, status, code, error):
+        fault = refusal(status, code)
+        fault.matches = lambda seen: seen.method == "PUT"
+        proxy.faults.append(fault)
+        with pytest.raises(error, match=code) as caught:
+            mailbox.check(HOUR, SERVICE)
+        assert mailbox.url.removesuffix("/a.json") in str(caught.value)
+        assert ("storage.objects.create" in str(caught.value)) == (error is InvalidRequestError)
+
+    @pytest.mark.parametrize("status", [429, 500, 503])
+    def test_writes_again_where_the_store_is_busy(self, mailbox, proxy, status):
+        proxy.faults.append(Fault(lambda seen: seen.method == "PUT", status=status, times=2))
+        mailbox.check(HOUR, SERVICE)
+
+    def test_of_a_store_that_ignores_the_condition(self, mailbox, proxy):
+        proxy.faults.append(Fault(lambda seen: seen.method == "PUT", status=200, times=2))
+        with pytest.raises(InvalidRequestError, match="condition"):
+            mailbox.check(HOUR, SERVICE)
+
+    def test_of_another_bucket(self, cloud, reconnect):
+        with pytest.raises(InvalidRequestError, match="does not exist"):
+            Mailbox("gs://gcs_test@others/a.json").check(HOUR, SERVICE)
+
+    def test_with_a_connection_that_does_not_exist(self, cloud):
+        mailbox = Mailbox("gs://typo@reports/callbacks/a.json")
+        for ask in (mailbox.exists, lambda: mailbox.check(HOUR, SERVICE)):
+            with pytest.raises(NotSentError, match="`typo` isn't defined"):
+                ask()
+        assert cloud.served == []
+
+    @pytest.mark.parametrize(
+        ("extra", "named"),
+        [
+            ({"keyfile_dict": {"type": "service_account"}}, "private_key"),
+            ({"keyfile_dict": {"private_key": "hush-hush", "client_email": "a"}}, "token_uri"),
+            ({"key_path": "/nowhere/key.json"}, "/nowhere/key.json"),
+        ],
+    )
+    def test_with_a_key_file_that_is_none(self, mailbox, reconnect, extra, named):
+        reconnect(**extra)
+        with pytest.raises((InvalidRequestError, NotSentError), match=named) as caught:
+            mailbox.check(HOUR, SERVICE)
+        assert "hush-hush" not in str(caught.value)
+
+    def test_of_an_account_that_may_not_be_impersonated(self, mailbox, reconnect, cloud):
+        reconnect(keyfile_dict=cloud.key_file(), impersonation_chain=ACCOUNT)
+        cloud.refuses["generateAccessToken"] = 403, "PERMISSION_DENIED"
+        with pytest.raises(InvalidRequestError, match="PERMISSION_DENIED"):
+            mailbox.check(HOUR, SERVICE)
+        cloud.refuses["generateAccessToken"] = 503, "UNAVAILABLE"
+        with pytest.raises(NotSentError, match="UNAVAILABLE"):
+            mailbox.check(HOUR, SERVICE)
+
+
+class TestLook:
+    def test_reads_no_more_than_was_asked_for(self, mailbox, cloud):
+        cloud.objects["callbacks/a.json"] = b"x" * 1_000_000, datetime.now(UTC)
+        assert mailbox.read(10).body == b"x" * 11
+
+    def test_finds_an_object_without_content(self, mailbox, cloud):
+        cloud.objects["callbacks/a.json"] = b"", datetime.now(UTC)
+        assert mailbox.exists()
+        assert mailbox.read(10).body == b""
+
+    def test_lists_a_folder_by_the_thousand(self, reconnect, cloud):
+        folder = Mailbox("gs://gcs_test@reports/batch")
+        for number in range(1500):
+            cloud.objects[f"batch/{number}.json"] = b"", datetime.now(UTC)
+        cloud.objects["batch/x.json"] = cloud.objects["batchx/1500.json"] = b"", datetime.now(UTC)
+        assert folder.indexes() == set(range(1500))
+        assert len(cloud.asked(STORE)) == 3
+
+    @pytest.mark.parametrize("status", [401, 403, 429, 503])
+    def test_finds_nothing_missing_where_nothing_is_known(self, mailbox, proxy, status):
+        proxy.faults.append(refusal(status, "No"))
+        for ask in (mailbox.exists, lambda: mailbox.read(9), mailbox.indexes):
+            with pytest.raises(NotSentError, match=str(status)) as caught:
+                ask()
+            assert mailbox.url in str(caught.value)
+
+    def test_of_another_bucket(self, cloud, reconnect):
+        mailbox = Mailbox("gs://gcs_test@others/a.json")
+        for ask in (mailbox.exists, lambda: mailbox.read(9), mailbox.indexes):
+            with pytest.raises(NotSentError, match="does not exist"):
+                ask()
+
+    def test_at_a_store_that_does_not_answer(self, mailbox, monkeypatch):
+        monkeypatch.setattr(gcs, "_TIMEOUT", (0.2, 0.2))
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            monkeypatch.setenv(
+                "STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.getsockname()[1]}"
+            )
+            began = time.monotonic()
+            for ask in (mailbox.exists, lambda: mailbox.read(9)):
+                with pytest.raises(NotSentError, match="cannot be read"):
+                    ask()
+        assert time.monotonic() - began < 10
+
+    def test_keeps_one_client_for_a_while(self, mailbox, cloud, monkeypatch):
+        mailbox.exists()
+        Mailbox("gs://gcs_test@reports/b.json").exists()
+        assert len(cloud.asked("oauth2.googleapis.com")) == 1
+        monkeypatch.setattr(gcs, "_CLIENT_SECONDS", gcs._CLIENT_SECONDS / 1e6)
+        mailbox.exists()
+        assert len(cloud.asked("oauth2.googleapis.com")) == 2
+
+    def test_keeps_none_for_the_next_test_of_a_user(self, mailbox, request):
+        mailbox.exists()
+        request.getfixturevalue("workflow_automation_connect")
+        assert gcs.open_bucket.cache_info().currsize == 0
+
+
+@every_way
+def test_no_secret_is_shown_at_debug(mailbox, signer, cloud, caplog, monkeypatch):
+    # Google's libraries log nothing unless the user has asked for it.
+    monkeypatch.setattr(logging.getLogger("google"), "propagate", True)
+    with caplog.at_level(logging.DEBUG), caplog.at_level(logging.DEBUG, "google"):
+        mailbox.check(HOUR, SERVICE)
+        mailbox.exists()
+        mailbox.read(9)
+        mailbox.indexes()
+        url = mailbox.sign(HOUR)
+        logging.getLogger("google.auth.transport.requests").debug("of others")
+    logged = "".join(str(vars(record)) for record in caplog.records)
+    key = [line for line in cloud.pem.splitlines() if "KEY" not in line]
+    secrets = [TOKEN, *key, *secrets_of(url), "X-Goog-Signature", "private_key"]
+    assert "of others" in logged
+    assert not [secret for secret in secrets if secret in logged]
