@@ -233,6 +233,12 @@ def waits_only_now(task):
     task.operator = waits()
 
 
+def forgets_that_it_waits(task):
+    start = json.loads(task.rows.entries[FIRST_START])
+    del start["completion_timeout"]
+    task.rows.put(FIRST_START, start)
+
+
 START_AGAIN = starts("ada", on_unknown_start="start_again")
 DOUBT = [fault("drop_after"), START_AGAIN]
 CLAIMED = says("started", 0, run_id=True)
@@ -381,6 +387,7 @@ CASES: dict[str, list[Callable[[Tries], object]]] = {
     "an adopted run of an earlier start in doubt": in_world(
         waits(on_unknown_start="start_again"), doubts, adopts(), struck_by="drop_after"
     ),
+    "a wait that is not recorded": in_world(waits(), forgets_that_it_waits, tries_again),
     "an adopted run that cannot be waited for": in_world(trigger(), waits_only_now, adopts("77")),
     "a connection that broke while the task waited": in_world(
         waits(),

@@ -15,6 +15,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferr
 
 from entry_keys import batch_key
 from workflow_automation_provider.exceptions import (
+    BusyError,
     Code,
     ConnectionUnusableError,
     InvalidRequestError,
@@ -22,6 +23,7 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     RejectedError,
     RunFailedError,
+    RunTimeoutError,
     UnidentifiedError,
 )
 from workflow_automation_provider.execution.batch import ends
@@ -298,9 +300,6 @@ def test_a_batch_waits_as_it_began_whatever_the_dag_says_by_then(waiting, begin,
         waiting.write(n)
     assert [item["status"] for item in waiting.resume(deferred)] == ["success"] * 4
 
-    waiting(rows(2), wait_for_completion=False)
-    assert waiting(rows(3), try_number=2)["started"] == 3
-
 
 def test_a_clear_has_a_folder_of_its_own(waiting, begin, service):
     """On Airflow 3.4 it deletes the entries, while runs still write to the old folder."""
@@ -371,6 +370,19 @@ def test_an_output_that_cannot_be_written_is_left_to_a_retry(waiting, begin):
     assert not isinstance(caught.value, AirflowFailException)
     waiting.output.parent.mkdir()
     assert waiting(rows(2), try_number=2)["success"] == 2
+
+
+def test_a_wait_that_is_added_between_two_tries_is_no_success(waiting, service):
+    """The rest is sent, and the output file has the runs."""
+    service.faults.add("busy", times=None, inputs={"n": 1})
+    with pytest.raises(BusyError):
+        waiting(rows(2), wait_for_completion=False)
+    service.faults.clear()
+    with pytest.raises(RunTimeoutError, match="wait_for_completion=True") as caught:
+        waiting(rows(2), try_number=2)
+    assert isinstance(caught.value, AirflowFailException)
+    assert waiting.statuses == ["started", "started"]
+    assert times_started(service) == Counter([0, 1])
 
 
 # Before anything is sent --------------------------------------------------------------------------

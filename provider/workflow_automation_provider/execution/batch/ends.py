@@ -104,6 +104,18 @@ class BatchEnds:
             return bool(self._record.folder)
         return self._options.wait_for_completion
 
+    def not_awaited(self) -> RunTimeoutError | None:
+        """Return the error for a batch that is to wait, and has begun without; else None."""
+        if self.are_awaited or not self._options.wait_for_completion:
+            return None
+
+        return RunTimeoutError(
+            "The batch was begun without wait_for_completion=True: nobody can tell the task how "
+            "its runs end.",
+            consequence="The runs were started.",
+            next_step="Look at the runs, and mark the task.",
+        )
+
     # Before the start -----------------------------------------------------------------------------
 
     def prepare(self) -> None:

@@ -459,7 +459,7 @@ class BatchExecution:
             self._record.write_ends()
 
         # Of a batch that waits, it is known only now.
-        error = error or failure or self._worst_result()
+        error = error or failure or self._worst_result() or self._ends.not_awaited()
         if error:
             self._push(found)
             raise error

@@ -24,6 +24,7 @@ from workflow_automation_provider.client.urls import origin_of
 from workflow_automation_provider.exceptions import (
     ConnectionUnusableError,
     InvalidRequestError,
+    RunTimeoutError,
     UnidentifiedError,
 )
 from workflow_automation_provider.execution.record.callback import digest_of, new_token
@@ -154,10 +155,27 @@ class TriggerExecution:
 
         # As recorded when the run was started, whatever the DAG says now.
         if not facts.start.wait_for_completion:
+            if self._options.wait_for_completion or self._options.is_resumed:
+                raise self._not_awaited(self.run)
             return self.run
 
         wait = CompletionWait(self._record, self._hook, self._retrier, self._options, self._xcoms)
         return wait.wait(facts)
+
+    def _not_awaited(self, run: RunResult) -> RunTimeoutError:
+        """Return the error for a task that waits, and a start that does not say so."""
+        run_id = run.get("run_id")
+        return RunTimeoutError(
+            "The task waits for the end of its run, but recorded its start without that: "
+            "wait_for_completion=True came later, or another version of this provider recorded it.",
+            consequence=f"{f'Run {run_id}' if run_id else 'A run'} was started.",
+            next_step=(
+                "Look at the run, and mark the task in the tab Flow run.\n"
+                "Or leave wait_for_completion out, and continue with the run."
+            ),
+            run_id=run_id,
+            flow_id=run.get("flow_id"),
+        )
 
     def _know(self, run: RunResult) -> None:
         """Keep the run, and store the link to it, at once if the task goes on after that."""

@@ -26,12 +26,14 @@ from sentences import (
 )
 from workflow_automation_provider.client.redaction import CALLBACK_PATH, WITHHELD
 from workflow_automation_provider.exceptions import (
+    Accepted,
     BusyError,
     ConnectionUnusableError,
     InvalidRequestError,
     OutcomeUnknownError,
     RejectedError,
     RunFailedError,
+    RunTimeoutError,
 )
 from workflow_automation_provider.execution.record import callback
 from world_calls import TRIGGER, after, before
@@ -484,11 +486,34 @@ def test_a_wait_goes_on_whatever_the_dag_now_asks(world, is_killed):
     assert triggers(task) == 1
 
 
-def test_a_run_that_was_not_to_be_waited_for(world):
+def test_a_wait_that_is_added_between_two_tries_fails_without_a_retry(world):
     task = world(trigger())
     task.try_(after("set", OUTCOME, "kill"))
     task.operator = waits()
-    assert task.until_end().state == "success"
+    assert task.until_end().state == "failed"
+    assert_not_awaited(task)
+
+
+def test_a_task_that_waits_and_whose_start_does_not_say_so_is_no_success(world):
+    """As an earlier version had recorded it, by other names."""
+    task = world(waits())
+    task.try_()
+    start = json.loads(task.rows.entries[FIRST_START])
+    del start["completion_timeout"]
+    task.rows.put(FIRST_START, start)
+    later(task, hours=1)
+    task.try_()
+    assert task.state == "failed"
+    assert_not_awaited(task)
+
+
+def assert_not_awaited(task):
+    error = task.last.error
+    (run,) = task.flow.runs
+    assert isinstance(error, RunTimeoutError)
+    assert (error.run_id, error.accepted) == (run.run_id, Accepted.YES)
+    assert mentions(str(error), "wait_for_completion=True")
+    assert mentions(str(error), "Flow run")
     assert triggers(task) == 1
 
 
