@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any, TypeVar
 
 import httpx
 
 from workflow_automation_provider.client import protocol
-from workflow_automation_provider.client.file_format import FileFormat, check_file_format
-from workflow_automation_provider.client.files import Element, upload_bodies
 from workflow_automation_provider.client.network import choose_proxy, tls_context
 from workflow_automation_provider.client.redaction import Redactor, has_enough_letters
 from workflow_automation_provider.client.responses import results
@@ -60,26 +58,22 @@ class FlowClient:
         settings = Settings(**options)
         self.base_url = parse_base_url(base_url, allow_http=settings.allow_http)
         self._api_key = _checked_key(api_key)
-        if self._contains_key(self.base_url):
+        proxy = choose_proxy(settings.proxy, self.base_url)
+        self._via = f" via {proxy.origin}" if proxy else ""
+        self._settings = dataclasses.replace(settings, proxy=proxy.url if proxy else None)
+        self.redactor = Redactor(self._settings.secrets(), key=self._api_key or "")
+        """Finds the secrets of the connection and of its requests, in errors, logs and results."""
+
+        if self.redactor.has_key(self.base_url):
             raise InvalidRequestError(
                 "The base URL contains the API key, and would reveal it in logs: put the key only "
                 "in the API key field (password)."
             )
 
         protocol.check_no_operation(self.base_url)
-
-        proxy = choose_proxy(settings.proxy, self.base_url)
-        self._via = f" via {proxy.origin}" if proxy else ""
-        self._settings = dataclasses.replace(settings, proxy=proxy.url if proxy else None)
-        self.redactor = Redactor(self._settings.secrets(), key=self._api_key or "")
-        """Finds the secrets of the connection and of its requests, in errors, logs and results."""
         transport = Transport(tls_context(settings, self.base_url), proxy)
         self._http = httpx.Client(transport=transport, headers=_HEADERS, trust_env=False)
         self._http.headers.update(settings.headers)
-
-    def _contains_key(self, text: str) -> bool:
-        # A shorter key would be found in other words.
-        return self._api_key is not None and len(self._api_key) >= 8 and self._api_key in text
 
     def stop(self) -> None:
         """
@@ -153,29 +147,6 @@ class FlowClient:
             headers["X-API-Key"] = self._api_key
         return headers
 
-    def upload_requests(
-        self,
-        run_id: str,
-        files: Iterable[Element],
-        flow_id: str,
-        file_format: FileFormat | None = None,
-        **limits: int | None,
-    ) -> list[protocol.Request]:
-        """
-        Build and validate the requests that upload files and mappings, without the API key.
-
-        :param file_format: the format of each file, by default the client's
-        :param limits: those of :func:`~.files.upload_bodies`
-        """
-        if file_format is None:
-            file_format = self._settings.file_format
-        else:
-            check_file_format(file_format)
-
-        bodies = upload_bodies(flow_id, run_id, files, file_format, **limits)
-        requests = [protocol.upload_request(self.base_url, flow_id, body) for body in bodies]
-        return [self.checked_request(request) for request in requests]
-
     def check(self) -> str:
         """
         Check that the service can be reached, with a request that starts nothing.
@@ -225,7 +196,7 @@ class FlowClient:
                 next_step="Put the API key in the connection's API key field (password).",
             )
 
-        if self._contains_key(request.flow_id or ""):
+        if self.redactor.has_key(request.flow_id or ""):
             raise InvalidRequestError(
                 "The flow_id contains the API key, and would show it in logs: give the workflow's "
                 "identifier."

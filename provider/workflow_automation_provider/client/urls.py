@@ -160,23 +160,19 @@ def browser_link(link: object) -> str:
     if one_line(link) != link or "\\" in link:
         raise ValueError("contains a control character or a backslash")
 
-    try:
-        parts = urlsplit(link)
-    except ValueError:
-        raise ValueError("is not a valid URL") from None
-
-    if parts.scheme not in ("http", "https"):
-        raise ValueError("is not the URL of a web page, which begins with https:// or http://")
-    if "@" in parts.netloc:
-        raise ValueError("contains a user name or password")
-
     import httpx
 
     try:
-        found = web_link(str(httpx.URL(link)))
+        url = httpx.URL(link)
     except (httpx.InvalidURL, ValueError):
-        found = ""
+        raise ValueError("is not a valid URL") from None
 
+    if url.scheme not in ("http", "https"):
+        raise ValueError("is not the URL of a web page, which begins with https:// or http://")
+    if url.userinfo:
+        raise ValueError("contains a user name or password")
+
+    found = web_link(str(url))
     if not found:
         raise ValueError("is not a valid URL, or too long")
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
+from workflow_automation_provider.client.files import upload_bodies
 from workflow_automation_provider.client.flow_client import FlowClient
-from workflow_automation_provider.client.protocol import NO_INPUTS, trigger_request
+from workflow_automation_provider.client.protocol import NO_INPUTS, trigger_request, upload_request
 from workflow_automation_provider.client.redaction import CALLBACK_PATH
 from workflow_automation_provider.client.rendered_values import check_rendered
 from workflow_automation_provider.client.settings import Settings
@@ -215,9 +216,14 @@ class WorkflowAutomationHook(BaseHook):
                 "An upload needs a flow_id: pass it, or set the connection's Flow ID."
             )
 
-        requests = self.get_conn().upload_requests(run_id, files, flow_id, file_format, **limits)
+        client = self.get_conn()
+        file_format = file_format or self.extra.file_format
+        bodies = upload_bodies(flow_id, run_id, files, file_format, **limits)
         self._check_key_expiry()
-        return requests
+        return [
+            client.checked_request(upload_request(client.base_url, flow_id, body))
+            for body in bodies
+        ]
 
     def test_connection(self) -> tuple[bool, str]:
         """

@@ -13,6 +13,8 @@ from hypothesis import settings
 from certificates import issue_certificate
 from raw_server import accepted
 from workflow_automation_provider.client import protocol
+from workflow_automation_provider.client.file_format import DEFAULT_FILE_FORMAT
+from workflow_automation_provider.client.files import upload_bodies
 from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.exceptions import (
     BusyError,
@@ -57,9 +59,17 @@ def trigger_flow(client, inputs, flow_id=None, **options):
     return outcome_of(lambda: client.trigger(request, **options))
 
 
-def upload_files(client, run_id, files, flow_id, *, file_format=None, **options):
+def upload_requests(client, run_id, files, flow_id, file_format=DEFAULT_FILE_FORMAT):
+    """Return the requests of an upload, as the hook makes them."""
+    return [
+        client.checked_request(protocol.upload_request(client.base_url, flow_id, body))
+        for body in upload_bodies(flow_id, run_id, files, file_format)
+    ]
+
+
+def upload_files(client, run_id, files, flow_id, *, file_format=DEFAULT_FILE_FORMAT, **options):
     """Send an upload request, and return its outcome."""
-    (request,) = client.upload_requests(run_id, files, flow_id, file_format=file_format)
+    (request,) = upload_requests(client, run_id, files, flow_id, file_format)
     return outcome_of(lambda: client.upload(request, **options))
 
 

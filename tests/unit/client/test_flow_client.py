@@ -18,7 +18,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.testing import LocalService
 
-from .conftest import KEY, check, client_of, trigger_flow
+from .conftest import KEY, check, client_of, trigger_flow, upload_requests
 
 RESULTS = "workflow_automation_provider.client.responses.results"
 
@@ -146,7 +146,7 @@ def test_close_that_fails_does_not_lose_the_run(client, trigger, monkeypatch):
 
 def test_callback_that_fails(service, client):
     trigger_flow(client, {}, "demo-flow")
-    (request,) = client.upload_requests("1001", [{"x": "y" * 100_000}] * 3, "demo-flow")
+    (request,) = upload_requests(client, "1001", [{"x": "y" * 100_000}] * 3, "demo-flow")
 
     def sent(size):
         raise ValueError("no display")

@@ -14,7 +14,7 @@ from workflow_automation_provider.client.flow_client import FlowClient
 from workflow_automation_provider.client.urls import parse_base_url
 from workflow_automation_provider.exceptions import InvalidRequestError
 
-from .conftest import trigger_flow
+from .conftest import trigger_flow, upload_requests
 
 # Base URL -----------------------------------------------------------------------------------------
 
@@ -84,6 +84,6 @@ def test_flow_id_is_always_one_segment(flow_id):
 def test_body_of_a_request_is_not_in_its_repr(client):
     requests = [
         protocol.trigger_request("https://x.example", {"secret": "hush"}),
-        *client.upload_requests("1", [{"x": "hush"}], "f"),
+        *upload_requests(client, "1", [{"x": "hush"}], "f"),
     ]
     assert "hush" not in repr(requests)

@@ -13,13 +13,14 @@ from workflow_automation_provider.client.files import File, reason
 from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.hooks.files.objects import (
+    Found,
     Info,
     ObjectStore,
     StoredFile,
     fingerprint_of,
     version_of,
 )
-from workflow_automation_provider.hooks.files.paths import Glob, has_wildcard, name_of
+from workflow_automation_provider.hooks.files.paths import has_wildcard, name_of
 from workflow_automation_provider.hooks.files.reading import ObjectReading
 from workflow_automation_provider.hooks.files.stores import as_url, stored_at
 
@@ -73,18 +74,13 @@ def _all_found(store: ObjectStore, path: str, *, is_prefix: bool) -> Iterator[Fi
         raise FileNotFoundError
 
     for one in found:
-        if one.listing is None:
-            info = _once_old_enough(store, one.key, store.look_up(one.key)())
-        else:
-            info = one.info
-
-        yield _stored_file(store, one.key, info, path=one.path, listing=one.listing)
+        info = store.look_up(one.key)() if one.listing is None else one.info
+        yield _stored_file(store, one, info)
 
 
 def _one_named(store: ObjectStore, key: str, looked_up: Callable[[], Info]) -> Iterator[File]:
     """Yield the file of a key."""
-    info = _once_old_enough(store, key, looked_up())
-    yield _stored_file(store, key, info, path=None, listing=None)
+    yield _stored_file(store, Found(key, None, None, {}), looked_up())
 
 
 def _with_errors_of(name: str, source: object, files: Iterator[File]) -> Iterator[File]:
@@ -107,17 +103,17 @@ def _errors_of(name: str, source: object) -> Iterator[None]:
         raise FileUnavailableError(f"{name}: {shown(url)} cannot be read: {why}.") from None
 
 
-def _stored_file(
-    store: ObjectStore, key: str, info: Info, *, path: str | None, listing: Glob | None
-) -> File:
+def _stored_file(store: ObjectStore, found: Found, info: Info) -> File:
     """
     Return the file of an object.
 
-    :param path: its path below the root of a glob, None if it was named itself
-    :param listing: the listing that it was found by, None if it was looked up
+    :param info: what was listed or looked up of it
     :raises InvalidRequestError: if it is no file, or has no size
     """
-    location = f"{store.scheme}://{key}"
+    if found.listing is None:
+        info = _once_old_enough(store, found.key, info)
+
+    location = f"{store.scheme}://{found.key}"
     size = info.get("size")
     file_name = name_of(location)
     if info["type"] == "directory":
@@ -138,14 +134,14 @@ def _stored_file(
         size=size,
         content_type=None,
         source=shown(location),
-        open=functools.partial(store.fs.open, key, "rb"),
+        open=functools.partial(store.fs.open, found.key, "rb"),
         fingerprint=lambda: fingerprint,
         location=location,
         read_ahead=ObjectReading,
-        path=path,
+        path=found.path,
         store=store,
-        key=key,
-        listing=listing,
+        key=found.key,
+        listing=found.listing,
     )
 
 
