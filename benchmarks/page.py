@@ -89,7 +89,7 @@ def fill(url: str) -> None:
             "callback_url": "https://airflow.example.com/workflow-automation/callback",
             **target,
         },
-        "outcome": {"kind": "run", "at": at, "run": run},
+        "outcome": {"status": "started", "at": at, "run": run},
         "run": {"claim": {"at": at, "run_id": "1001"}},
         "word": {"message": "Reading orders", "progress": 0.5, "at": at},
         "batch": {

@@ -288,7 +288,7 @@ class People(Task):
             return False
         outcome = s.outcome(last)
         has_begun = last.token != NOBODY and s.said(last.token).has_begun
-        return has_begun or (outcome is not None and outcome.kind != "nothing")
+        return has_begun or (outcome is not None and outcome.status != "not started")
 
     def _beside(self, s: State, starts: frozenset[Start]) -> list[int]:
         """The runs that may work, or have worked, of the last of these starts that count."""

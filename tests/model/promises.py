@@ -128,7 +128,7 @@ class Promises:
             return "a successful end is lost: another run is sent"
         stopped = {token for token in before if s.said(token).stopped}
         is_alone = not self.world.size.repeats and not s.clears and "again" not in self.on
-        known = {outcome.token for outcome in s.outcomes if outcome.kind != "nothing"}
+        known = {outcome.token for outcome in s.outcomes if outcome.status != "not started"}
         if is_alone and known & (before - stopped):
             return "a second run is sent, by itself, beside one that is known"
         # With a mailbox, there is nobody to ask whether the run was claimed.
@@ -155,7 +155,7 @@ class Promises:
 
     def _is_nothing(self, s: State, start: Start) -> bool:
         outcome = next((x for x in s.outcomes if x.token == start.token), None)
-        return outcome is not None and outcome.kind == "nothing"
+        return outcome is not None and outcome.status == "not started"
 
     def _succeeded(self, s: State, tokens: set[int]) -> bool:
         ends = [s.said(token).end for token in tokens if token != NOBODY]
@@ -180,7 +180,8 @@ class Promises:
             return True
         outcome = next((x for x in s.outcomes if x.token == token), None)
         if outcome and (
-            outcome.kind == "nothing" or (outcome.kind == "run" and outcome.run != number)
+            outcome.status == "not started"
+            or (outcome.status == "started" and outcome.run != number)
         ):
             return "honest" not in self.on and does != "stopped"
         return True

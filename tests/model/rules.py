@@ -154,7 +154,7 @@ class Rules:
     ) -> Decision:
         """Ask the decision of a start what to do."""
         outcome = known.outcome
-        if outcome and outcome.kind == "unidentified" and "odd-sends" in self.on:
+        if outcome and outcome.status == "unidentified" and "odd-sends" in self.on:
             known = known._replace(outcome=None)
         options = start_decision.StartOptions(
             max_tries,
@@ -462,7 +462,7 @@ class Task(Rules):
             if start.max_tries == s.max_tries and start.execution < s.execution
         ]
         facts = self.read(s, max(before, default=None)).facts()
-        return facts is not None and facts.text(None) != ""
+        return facts is not None and facts.with_run != ()
 
     def _check(self, s: State) -> Iterator[State]:
         """After a close, send nothing once a person has marked the task."""
@@ -472,7 +472,7 @@ class Task(Rules):
         """Record the run that the response names; then look which one has claimed, if one may."""
         looks = self.waits or (self.has_url and "no-look" not in self.on)
         then = ("take", s.token) if looks else ("finish", s.token, run, None, False)
-        yield from self.write(s, ("outcome", Outcome(s.execution, "run", s.token, run)), then)
+        yield from self.write(s, ("outcome", Outcome(s.execution, "started", s.token, run)), then)
         if "unwritten" in self.on:
             # It cannot be recorded: a task that would wait closes the start.
             own = Known(self._own(s))
@@ -510,7 +510,7 @@ class Task(Rules):
     def _nothing(self, s: State) -> Iterator[State]:
         """Record that nothing was started."""
         yield from self.write(
-            s, ("outcome", Outcome(s.execution, "nothing", s.token)), ("look_once",)
+            s, ("outcome", Outcome(s.execution, "not started", s.token)), ("look_once",)
         )
 
     def _look_once(self, s: State) -> Iterator[State]:

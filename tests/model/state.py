@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from workflow_automation_provider.execution.record import entries
 from workflow_automation_provider.execution.record.start_decision import KnownStart
@@ -38,10 +38,10 @@ class Start(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """An entry ``outcome/…``, by the execution; the kind as in the start_decision."""
+    """An entry ``outcome/…``, by the execution."""
 
     execution: int
-    kind: Literal["run", "nothing", "unidentified"]
+    status: entries.StartStatus
     token: int
     run: int = NOBODY
 
@@ -232,14 +232,16 @@ class Known(NamedTuple):
             token_hash=token,
             mailbox="mailbox" if self.has_mailbox else "",
             run=run,
-            earlier="earlier" if at.has_earlier else "",
+            earlier=((0, 0),) if at.has_earlier else (),
         )
         outcome = None
         if self.outcome:
             named = (
-                entries.run_result(run_id(self.outcome.run)) if self.outcome.kind == "run" else None
+                entries.run_result(run_id(self.outcome.run))
+                if self.outcome.status == "started"
+                else None
             )
-            outcome = entries.Outcome(kind=self.outcome.kind, at=NOW, run=named)
+            outcome = entries.Outcome(status=self.outcome.status, at=NOW, run=named)
         return KnownStart(
             start=start,
             outcome=outcome,

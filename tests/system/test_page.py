@@ -124,7 +124,7 @@ def make_runs(airflow: Airflow) -> None:
 
     def outcome(number: int) -> dict[str, object]:
         run = {"run_id": str(number), "run_link": f"{airflow.url}/api/v2/version?run={number}"}
-        return {"kind": "run", "at": ago(29), "run": run}
+        return {"status": "started", "at": ago(29), "run": run}
 
     at = ("nightly_report", WAITING)
     set_state(airflow, *at, "awaiting_input")

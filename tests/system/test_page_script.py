@@ -342,7 +342,7 @@ def test_a_refresh_shows_what_has_changed(tab: Callable[..., Tab]) -> None:
     opened = tab()
     expect(opened.page.locator("#history li")).to_have_count(1)
     at = datetime.now(UTC).isoformat()
-    opened.add("workflow_automation_outcome/1/0", {"kind": "nothing", "at": at})
+    opened.add("workflow_automation_outcome/1/0", {"status": "not started", "at": at})
     opened.page.evaluate("refresh()")
     expect(opened.page.locator("#history li")).to_have_count(2)
     expect(opened.page.locator("form")).to_have_count(1)

@@ -457,7 +457,7 @@ def test_the_log_has_the_response_that_no_entry_holds(batch, context, store, ser
     service.faults.add("response", body={"ticket": "third-ticket"})
     with pytest.raises(WorkflowAutomationError):
         batch(rows(2), before_set=failing(at=lambda value: value.get("results")))
-    store.before_set = failing(at=lambda value: value.get("kind") == "run")
+    store.before_set = failing(at=lambda value: value.get("status") == "started")
     assert trigger().execute(context(store))["response"] == {"ticket": "third-ticket"}
     text = log()
     assert [

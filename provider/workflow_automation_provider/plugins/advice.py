@@ -208,7 +208,7 @@ class Known:
         if self.facts is None:
             return False
         outcome, reports = self.facts.outcome, self.facts.reports
-        is_accepted = outcome is not None and outcome.kind != "nothing"
+        is_accepted = outcome is not None and outcome.status != "not started"
         return bool(self.facts.start.run or is_accepted or reports.claim or reports.end)
 
     @property
@@ -256,7 +256,7 @@ def state_of(task: TaskNow, known: Known) -> RunStatus:
     if end and not claim and is_current and task.has_ended and task.ended_at:
         is_late = end.at > task.ended_at
 
-    names_run = outcome is not None and outcome.kind == "run" and not facts.is_revoked
+    names_run = outcome is not None and outcome.status == "started" and not facts.is_revoked
     if facts.start.run or names_run or (facts.reports.has_begun and not is_late):
         if end:
             return RunStatus.ENDED
@@ -268,8 +268,7 @@ def state_of(task: TaskNow, known: Known) -> RunStatus:
     if not outcome and is_of_this_try and task.state == "running":
         return RunStatus.STARTING
 
-    is_idle = facts.started_nothing and not facts.start.earlier
-    return RunStatus.IDLE if is_idle else RunStatus.DOUBT
+    return RunStatus.DOUBT if facts.with_run else RunStatus.IDLE
 
 
 # What is said -------------------------------------------------------------------------------------
@@ -501,9 +500,9 @@ def _what_is_known(known: Known) -> str:
         return f"Look whether run {run_id} still works, or has succeeded."
     if known.facts.reports.claim:
         return f"A run has begun, and has not said its run_id: {_LOOK}"
-    if outcome and outcome.kind == "run":
+    if outcome and outcome.status == "started":
         return f"A run was started, and the response has no run_id: {_LOOK}"
-    if outcome and outcome.kind == "unidentified":
+    if outcome and outcome.status == "unidentified":
         return f"A run was started when the request was sent, and it is not known which: {_LOOK}"
 
     return f"A run may have been started when the request was sent: {_LOOK}"

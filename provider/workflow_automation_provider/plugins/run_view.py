@@ -39,8 +39,8 @@ from workflow_automation_provider.plugins.advice import (
 )
 
 _RESPONSES = {
-    "run": "Response: a run was started",
-    "nothing": "Response: nothing was started",
+    "started": "Response: a run was started",
+    "not started": "Response: nothing was started",
     "unidentified": "Response: a run was started, but not which",
 }
 
@@ -296,7 +296,7 @@ def _all_steps(facts: KnownStart, found: _Entries, state: RunStatus) -> Iterator
         yield Step(start.at, "Sent. No response was recorded")
 
     if outcome:
-        yield Step(outcome.at, _RESPONSES[outcome.kind], outcome.reason or outcome.run)
+        yield Step(outcome.at, _RESPONSES[outcome.status], outcome.reason or outcome.run)
 
     if claim:
         yield Step(claim.at, "Claimed by the run", claim.run_id, "claimed")

@@ -55,7 +55,7 @@ class TestTries:
             "origin": service.url,
             "request": request_digest({"a": 1}, None),
         }
-        assert (outcome["kind"], outcome["run"]) == ("run", result)
+        assert (outcome["status"], outcome["run"]) == ("started", result)
         assert {*store.retentions.values()} == {NEVER_EXPIRE}
         text = log()
         assert mentions(text, "1001", link(service, 1001))
@@ -167,7 +167,7 @@ class TestInterrupted:
             trigger(**operator, flow_id="a", workflow_automation_conn_id=full_connection).execute(
                 context(store, try_number=2)
             )
-        assert store.entries[SECOND_OUTCOME]["kind"] == "nothing"
+        assert store.entries[SECOND_OUTCOME]["status"] == "not started"
         assert INTERRUPTED not in log()
         with pytest.raises(OutcomeUnknownError, match=f"Try 1 .*{MAYBE}"):
             trigger().execute(context(store, try_number=3))
@@ -185,7 +185,7 @@ class TestInterrupted:
         service.faults.add("busy", retry_after="3")
         with interrupted(0.5):
             trigger(send_retry_timeout=60).execute(context(store))
-        assert store.entries[FIRST_OUTCOME]["kind"] == "nothing"
+        assert store.entries[FIRST_OUTCOME]["status"] == "not started"
         assert INTERRUPTED not in log()
 
     def test_while_the_run_is_recorded_it_is_recorded_all_the_same(self, service, store, context):
@@ -236,5 +236,5 @@ class TestEnded:
         assert time.monotonic() - began < 15
         assert requests(service) == 1
         assert "Airflow retries" not in str(caught.value), "which nobody knows of an ended task"
-        assert store.entries[FIRST_OUTCOME]["kind"] == "nothing"
+        assert store.entries[FIRST_OUTCOME]["status"] == "not started"
         assert ENDED in log()

@@ -33,9 +33,9 @@ LATER = AT + timedelta(minutes=5)
 TOKEN = "a" * 64
 MAILBOX = "s3://reports/a.json"
 
-NOTHING, UNIDENTIFIED = Outcome("nothing", AT), Outcome("unidentified", AT)
-NAMED = Outcome("run", AT, {"run_id": "7"})
-NAMELESS = Outcome("run", AT, {"response": {"ok": True}})
+NOTHING, UNIDENTIFIED = Outcome("not started", AT), Outcome("unidentified", AT)
+NAMED = Outcome("started", AT, {"run_id": "7"})
+NAMELESS = Outcome("started", AT, {"response": {"ok": True}})
 CLAIMED, CLAIMED_7 = RunReports(claim=Claim(AT)), RunReports(claim=Claim(AT, "7"))
 SUCCEEDED_7 = RunReports(end=End(AT, "success", "7", {"rows": 7}))
 FAILED = RunReports(claim=Claim(AT, "7"), end=End(AT, "failed", "7"))
@@ -226,10 +226,10 @@ def test_a_run_that_is_known_is_filled_in() -> None:
     for start, expected in (
         (known(NAMED), "7"),
         (known(), ""),
-        (known(Outcome("run", AT, {"run_id": "7 "})), "7"),
+        (known(Outcome("started", AT, {"run_id": "7 "})), "7"),
         (known(given="8"), "8"),
         (known(NAMED, given="8"), "7"),
-        (known(Outcome("run", AT, {"run_id": "7" * 1001})), ""),
+        (known(Outcome("started", AT, {"run_id": "7" * 1001})), ""),
     ):
         (field,) = advise(task(), [start]).actions[0].fields
         assert field.run_id == expected
@@ -256,7 +256,7 @@ def facts() -> st.SearchStrategy[KnownStart]:
         refused=st.lists(ids, max_size=2),
     )
     outcomes = st.sampled_from([None, NOTHING, UNIDENTIFIED, NAMELESS]) | ids.map(
-        lambda run_id: Outcome("run", AT, {"run_id": run_id})
+        lambda run_id: Outcome("started", AT, {"run_id": run_id})
     )
     token = st.sampled_from([None, TOKEN])
     start = token.map(lambda one: Start(1, 0, AT, 0, token_hash=one))

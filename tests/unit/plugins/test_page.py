@@ -127,9 +127,9 @@ class Task(WaitingTask):
     def put(self, key: str, value: object) -> None:
         self.enter(key, json.dumps(value))
 
-    def outcome(self, kind: Any = "run", **fields: Any) -> Task:
-        run = RUN if kind == "run" else None
-        entry = entry_of(Outcome(**{"kind": kind, "at": ago(690), "run": run, **fields}))
+    def outcome(self, status: Any = "started", **fields: Any) -> Task:
+        run = RUN if status == "started" else None
+        entry = entry_of(Outcome(**{"status": status, "at": ago(690), "run": run, **fields}))
         self.put(f"workflow_automation_outcome/1/{self._starts - 1}", entry)
         return self
 
@@ -312,13 +312,18 @@ class TestStates:
             ("starting", {}, None, None),
             ("in doubt", {"state": "up_for_retry"}, None, None),
             ("in doubt", {}, "unidentified", None),
-            ("started", {}, "run", None),
+            ("started", {}, "started", None),
             ("claimed", {"try_number": 2}, None, {"claim": Claim(ago(5), "1001")}),
-            ("waiting", {"state": "awaiting_input"}, "run", {"claim": Claim(ago(5))}),
-            ("ended", {"state": "awaiting_input"}, "run", {"end": End(ago(5), "failed", "1001")}),
-            ("stopped", {}, "run", {"claim": Claim(ago(9)), "stopped": ago(5)}),
-            ("not started", {"state": "up_for_retry"}, "nothing", None),
-            ("in doubt", {"state": "up_for_retry"}, "run", "closed"),
+            ("waiting", {"state": "awaiting_input"}, "started", {"claim": Claim(ago(5))}),
+            (
+                "ended",
+                {"state": "awaiting_input"},
+                "started",
+                {"end": End(ago(5), "failed", "1001")},
+            ),
+            ("stopped", {}, "started", {"claim": Claim(ago(9)), "stopped": ago(5)}),
+            ("not started", {"state": "up_for_retry"}, "not started", None),
+            ("in doubt", {"state": "up_for_retry"}, "started", "closed"),
         ],
     )
     def test_the_words(self, dag, row, tab, words, values, outcome, reports):
@@ -335,7 +340,7 @@ class TestStates:
         assert row(task).startswith(f"{words}|")
         assert "null" not in row(task)
         assert words in tab(task).text
-        assert ("1001" in row(task)) == (outcome == "run" or "claim" in words)
+        assert ("1001" in row(task)) == (outcome == "started" or "claim" in words)
 
     def test_an_end_that_came_after_the_task_had_failed_in_doubt(self, dag, row):
         """Its token was revoked, and the outcome was written late: the task does not have it."""
@@ -477,7 +482,7 @@ class TestStates:
             entry = {"at": ago(9).isoformat(), "max_tries": 2, "conn_id": name}
             task.put(f"workflow_automation_start/1/0/{name}", entry)
             run = {"run_id": f"run of {name}"}
-            outcome = {"kind": "run", "at": ago(8).isoformat(), "run": run}
+            outcome = {"status": "started", "at": ago(8).isoformat(), "run": run}
             task.put(f"workflow_automation_outcome/1/0/{name}", outcome)
         for found in (listed(), tab(task)):
             assert "run of first" in found.text
@@ -672,7 +677,7 @@ class TestList:
 
 class TestTab:
     def test_conversation(self, dag, tab):
-        task = Task(dag).outcome("nothing")
+        task = Task(dag).outcome("not started")
         task.give(at=ago(680))
         task.outcome(at=ago(670)).say("line 1\nline 2", 0.25, 60).park()
         task.speak(claim=Claim(ago(650), "1001"), refused=["7"])
@@ -690,13 +695,13 @@ class TestTab:
         ("state", "outcome", "words"),
         [
             ("failed", None, ["If none was started", "set workflow_automation_run to"]),
-            ("failed", "run", ['to "1001" (with quotes)']),
+            ("failed", "started", ['to "1001" (with quotes)']),
             ("failed", "unidentified", ["and it is not known which", "It is not JSON."]),
-            ("failed", "nothing", ["No run was started"]),
-            ("success", "run", ["A Clear starts another run"]),
-            ("awaiting_input", "run", ["ends once the run calls", "mark the task as success"]),
+            ("failed", "not started", ["No run was started"]),
+            ("success", "started", ["A Clear starts another run"]),
+            ("awaiting_input", "started", ["ends once the run calls", "mark the task as success"]),
             ("up_for_retry", None, ["what its next try does"]),
-            ("running", "run", ["goes on by itself"]),
+            ("running", "started", ["goes on by itself"]),
         ],
     )
     def test_what_to_do(self, dag, tab, state, outcome, words):
@@ -725,10 +730,10 @@ class TestTab:
         ("outcome", "reports", "words"),
         [
             (None, {}, ["in doubt", "A run may have been started"]),
-            ("nothing", {}, ["not started", "No run was started"]),
-            ("run", {}, ["started", "1001", "it is told to stop"]),
+            ("not started", {}, ["not started", "No run was started"]),
+            ("started", {}, ["started", "1001", "it is told to stop"]),
             (None, {"claim": Claim(ago(5), "77")}, ["claimed", "77", "it is told to stop"]),
-            ("run", {"stopped": ago(5)}, ["stopped", "The run was told to stop"]),
+            ("started", {"stopped": ago(5)}, ["stopped", "The run was told to stop"]),
             (None, {"end": End(ago(5), "success", "77")}, ["ended", "77", "The run has ended"]),
         ],
     )
@@ -781,7 +786,7 @@ class TestTab:
             entry = {"at": ago(900 - number).isoformat(), "max_tries": 2, "conn_id": "many"}
             task.put(f"workflow_automation_start/1/0/name-{number}", entry)
             if number != 3:
-                outcome = {"kind": "run", "at": ago(9).isoformat(), "run": {"run_id": "7"}}
+                outcome = {"status": "started", "at": ago(9).isoformat(), "run": {"run_id": "7"}}
                 task.put(f"workflow_automation_outcome/1/0/name-{number}", outcome)
         task.change(try_number=2)
         text = tab(task).text
@@ -853,18 +858,18 @@ class TestForms:
         [
             ("failed", None, {}, [CONTINUE, "No run was started: start one", MARK]),
             ("failed", "unidentified", {}, [CONTINUE, AGAIN, MARK]),
-            ("failed", "run", {}, [CONTINUE, AGAIN, MARK]),
-            ("failed", "run", {"claim": Claim(ago(5), "1001")}, [CONTINUE, AGAIN, MARK]),
-            ("failed", "run", {"end": End(ago(5), "success", "1001")}, [CONTINUE, AGAIN]),
-            ("failed", "run", {"end": End(ago(5), "failed", "1001")}, [AGAIN]),
-            ("failed", "run", {"stopped": ago(5)}, [AGAIN, MARK]),
-            ("failed", "nothing", {}, ["Start a run"]),
-            ("awaiting_input", "run", {}, [SUCCEEDED, FAILED]),
-            ("deferred", "run", {}, [SUCCEEDED, FAILED]),
-            ("running", "run", {}, []),
+            ("failed", "started", {}, [CONTINUE, AGAIN, MARK]),
+            ("failed", "started", {"claim": Claim(ago(5), "1001")}, [CONTINUE, AGAIN, MARK]),
+            ("failed", "started", {"end": End(ago(5), "success", "1001")}, [CONTINUE, AGAIN]),
+            ("failed", "started", {"end": End(ago(5), "failed", "1001")}, [AGAIN]),
+            ("failed", "started", {"stopped": ago(5)}, [AGAIN, MARK]),
+            ("failed", "not started", {}, ["Start a run"]),
+            ("awaiting_input", "started", {}, [SUCCEEDED, FAILED]),
+            ("deferred", "started", {}, [SUCCEEDED, FAILED]),
+            ("running", "started", {}, []),
             ("up_for_retry", None, {}, []),
-            ("queued", "run", {}, []),
-            ("success", "run", {}, []),
+            ("queued", "started", {}, []),
+            ("success", "started", {}, []),
         ],
     )
     def test_each_only_where_it_is_true(self, dag, form_tab, state, outcome, reports, expected):
@@ -879,8 +884,8 @@ class TestForms:
         ("fields", "outcome", "expected"),
         [
             ({}, None, "Starts a run. That is a second run if there is one already."),
-            ({}, "run", "It is told to stop when it asks Airflow."),
-            ({"token_hash": None}, "run", "it cannot be told to stop."),
+            ({}, "started", "It is told to stop when it asks Airflow."),
+            ({"token_hash": None}, "started", "it cannot be told to stop."),
         ],
     )
     def test_what_becomes_of_the_run_before(self, dag, form_tab, fields, outcome, expected):
@@ -963,7 +968,7 @@ class TestForms:
         for name in ("ada", "grace"):
             entry = {"at": ago(9).isoformat(), "max_tries": 2}
             task.put(f"workflow_automation_start/1/0/{name}", entry)
-        outcome = {"kind": "run", "at": ago(8).isoformat(), "run": {"run_id": "5"}}
+        outcome = {"status": "started", "at": ago(8).isoformat(), "run": {"run_id": "5"}}
         task.put("workflow_automation_outcome/1/0/ada", outcome)
         found = form_tab(task)
         keys = [field["data-key"] for field in found.all("fieldset")]
@@ -1029,7 +1034,7 @@ class TestForms:
         with monkeypatch.context() as patch:  # whatever is left out would be started again
             patch.setattr(queries, "MAX_TASKS", 1)
             assert viewer.get(f"{TAB}/others?{task.query}").status_code == 409
-        other.put("workflow_automation_outcome/1/0", entry_of(Outcome("nothing", ago(8))))
+        other.put("workflow_automation_outcome/1/0", entry_of(Outcome("not started", ago(8))))
         assert others() == []
 
     def test_result_for_those_who_may_push_an_xcom(self, dag, form_tab, monkeypatch):
@@ -1214,7 +1219,7 @@ class TestHostileTexts:
         [
             "[]", "7", "null", "{", '"s3://bucket"', "[" * 5000, '{"at": 7}', '{"at": "yesterday"}',
             '{"at": "2026-01-01", "max_tries": 2, "run": 5, "token_hash": 5, "issuer": {}, "conn_id": []}',
-            '{"at": "0001-01-01T00:00:00+23:59", "max_tries": 2}', '{"kind": 7, "at": "2026-01-01", "run": {"run_id": {}}}',
+            '{"at": "0001-01-01T00:00:00+23:59", "max_tries": 2}', '{"status": 7, "at": "2026-01-01", "run": {"run_id": {}}}',
             '{"claim": 7, "end": [], "stopped": 5}', '{"claim": {"at": "2026-01-01", "run_id": 7}, "refused": [7]}',
             '{"at": "2026-01-01T00:00:00Z", "max_tries": 2, "completion_timeout": "x", "heartbeat_timeout": 1e999}',
             '{"at": "2026-01-01T00:00:00Z", "max_tries": 2, "run": {}, "completion_timeout": 1e99, "callback_url": 7}',

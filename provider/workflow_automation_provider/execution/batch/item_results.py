@@ -9,20 +9,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, cast
 
 from workflow_automation_provider.exceptions import OutcomeUnknownError
+from workflow_automation_provider.execution.record.entries import StartStatus
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Run
 
-ItemStatus = Literal[
-    "started",
-    "unidentified",
-    "rejected",
-    "unknown",
-    "not started",
-    "success",
-    "failed",
-    "overdue",
-]
+ItemStatus = Literal[StartStatus, "rejected", "unknown", "success", "failed", "overdue"]
 """The status of an item's result; the last three only if the batch waits."""
 
 _ENDS: tuple[Literal["success", "failed", "overdue"], ...] = ("success", "failed", "overdue")

@@ -61,17 +61,17 @@ ADOPTED = f"{PREFIX}run"
 """Key of the run that a person gives the operator's own start; that of a name is below it."""
 
 
-def place_of(key: re.Match[str]) -> tuple[int, int]:
+def place_of(key: re.Match[str]) -> Place:
     """Return the try and the number of a start, from the match of its key."""
     return int(key[1]), int(key[2])
 
 
-def start_key(place: tuple[int, int], name: str | None = None) -> str:
+def start_key(place: Place, name: str | None = None) -> str:
     """Return the key of a start, by its try and number."""
     return _named(f"{START}{place[0]}/{place[1]}", name)
 
 
-def outcome_key(place: tuple[int, int], name: str | None = None) -> str:
+def outcome_key(place: Place, name: str | None = None) -> str:
     """Return the key of the outcome of a start, by the start's try and number."""
     return _named(f"{OUTCOME}{place[0]}/{place[1]}", name)
 
@@ -142,6 +142,16 @@ def run_result(
 Time: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time with its time zone."""
 
+Place: TypeAlias = tuple[int, int]
+"""The try of a start, and its number within the try."""
+
+StartStatus: TypeAlias = Literal["started", "unidentified", "not started"]
+"""
+What the response to a start said.
+
+*unidentified* is a run that it does not name, and *not started* says that there is no run.
+"""
+
 
 class Start(msgspec.Struct, frozen=True, omit_defaults=True):
     """
@@ -164,8 +174,8 @@ class Start(msgspec.Struct, frozen=True, omit_defaults=True):
     :param conn_id: the connection by which the run is started
     :param origin: scheme, host and port of the service that it is started at, empty if unknown
     :param flow_id: the flow, None if only the API key identifies it
-    :param issuer: try and number of the start that gave out the token, None if it is this one
-    :param earlier: what earlier starts may have left, in words; empty if nothing
+    :param issuer: the start that gave out the token, None if it is this one
+    :param earlier: the earlier starts that may have a run which the task does not have
     """
 
     try_number: int
@@ -179,18 +189,18 @@ class Start(msgspec.Struct, frozen=True, omit_defaults=True):
     callback_url: str = ""
     mailbox: str = ""
     run: RunResult | None = None
-    issuer: tuple[int, int] | None = None
+    issuer: Place | None = None
     conn_id: str | None = None
     origin: str = ""
     flow_id: str | None = None
-    earlier: str = ""
+    earlier: tuple[Place, ...] = ()
 
     def __post_init__(self) -> None:
         if self.run is not None and "run_id" not in self.run:
             raise ValueError("a run that is adopted has a run_id")
 
     @property
-    def place(self) -> tuple[int, int]:
+    def place(self) -> Place:
         """Its try and number."""
         return self.try_number, self.number
 
@@ -209,13 +219,11 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """
     What the response to a start said.
 
-    :param kind: a *run* that the response names; *nothing* was started; or a run that is
-        *unidentified*
     :param run: the run, if it is named; triggered by key, it may have no ``run_id``
     :param reason: why the run is *unidentified*
     """
 
-    kind: Literal["run", "nothing", "unidentified"]
+    status: StartStatus
     at: Time
     run: RunResult | None = None
     reason: str = ""
@@ -332,7 +340,7 @@ def _plain(value: object) -> str:
     raise NotImplementedError
 
 
-def read_start(place: tuple[int, int], value: object, *, name: str | None = None) -> Start:
+def read_start(place: Place, value: object, *, name: str | None = None) -> Start:
     """
     Return what the entry of a start says.
 

@@ -18,17 +18,17 @@ Its run was told to stop, and was not adopted         send
 Its run failed, and is to be started again            send
 It names a run that the task has adopted              that run; an error if it was told to stop
 Its run claimed, or ended                             that run
-Its outcome is a run, and its token is not revoked    that run
+*Started*, and its token is not revoked               that run
 It gave out a token, and is not settled               settle it
 *Unidentified*                                        an error
-*Nothing*                                             send
+*Not started*                                         send
 In doubt: ``"start_again"``                           send
 In doubt: ``"claim"``, without a mailbox              send
 In doubt                                              an error
 ====================================================  ============================================
 
 **Settle** a start that gave out a token: wait a while for what its run reports, unless the response
-was *nothing*, then revoke the token: write ``revoked``; write the start again, unchanged, which
+was *not started*, then revoke the token: write ``revoked``; write the start again, unchanged, which
 waits for the endpoint's locks; read ``run``. From then on no run can claim it. So until a Clear, a
 second start is sent only if no run of the first can go on, or the user accepts a second run.
 
@@ -49,6 +49,7 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.record.entries import (
     NO_REPORTS,
     Outcome,
+    Place,
     RunReports,
     RunResult,
     Start,
@@ -99,7 +100,7 @@ class KnownStart(NamedTuple):
     @property
     def is_denied(self) -> bool:
         """Whether the response said that nothing was started."""
-        return self.outcome is not None and self.outcome.kind == "nothing"
+        return self.outcome is not None and self.outcome.status == "not started"
 
     @property
     def may_have_unknown_run(self) -> bool:
@@ -111,6 +112,13 @@ class KnownStart(NamedTuple):
         """Whether no run of this start goes on: none was started, or it was told to stop."""
         was_stopped = self.reports.stopped is not None
         return was_stopped or (self.is_denied and not self.reports.has_begun)
+
+    @property
+    def with_run(self) -> tuple[Place, ...]:
+        """The earlier starts that may have a run, and this one unless no run of it goes on."""
+        if self.started_nothing:
+            return self.start.earlier
+        return (*self.start.earlier, self.start.place)
 
     @property
     def has_run(self) -> bool:
@@ -176,18 +184,12 @@ class KnownStart(NamedTuple):
 
     def text(self, redactor: Redactor | None) -> str:
         """
-        Return in words what this and earlier starts may have left.
-
-        A run that was told to stop is left out.
+        Return in words what this start did, of which a run may be left.
 
         :param redactor: as in :meth:`run`
         """
-        start = self.start
-        if self.started_nothing:
-            return start.earlier
-
-        at = start.at.isoformat(timespec="seconds")
-        return f"{start.earlier} try {start.try_number} ({at}) {self._what(redactor)}.".strip()
+        at = self.start.at.isoformat(timespec="seconds")
+        return f"try {self.start.try_number} ({at}) {self._what(redactor)}."
 
     def _what(self, redactor: Redactor | None) -> str:
         """Return what this start did, as a part of a sentence."""
@@ -236,7 +238,7 @@ def known_start(start: Start, read: Read, *, name: str | None = None) -> KnownSt
         outcome = read_entry(Outcome, key, entry)
 
     is_revoked = False
-    names_run = outcome is not None and outcome.kind == "run"
+    names_run = outcome is not None and outcome.status == "started"
     is_open = not (reports.has_begun or reports.stopped)
     if start.token_hash and start.can_call and names_run and is_open:
         is_revoked = read(revoked_key(start.token_hash)) is not None
@@ -331,15 +333,15 @@ def decide(facts: KnownStart | None, options: StartOptions, adopted: str | None 
     if options.replaces_failed and reports.end and reports.end.status == "failed":
         return Decision.SEND
 
-    kind = outcome and outcome.kind
-    if start.run or reports.has_begun or (kind == "run" and not last.is_revoked):
+    status = outcome and outcome.status
+    if start.run or reports.has_begun or (status == "started" and not last.is_revoked):
         return Decision.RETURN
     if start.token_hash and not last.is_settled:
         return Decision.SETTLE
 
-    if kind == "unidentified":
+    if status == "unidentified":
         return Decision.UNIDENTIFIED
-    if kind == "nothing" and (start.token_hash or not start.earlier):
+    if status == "not started" and (start.token_hash or not start.earlier):
         return Decision.SEND
     if options.on_unknown_start == "start_again":
         return Decision.SEND

@@ -6,6 +6,7 @@ The record of a start: its entries in Airflow's task state store, and what is re
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -14,6 +15,7 @@ from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
     ConnectionUnusableError,
+    InvalidRequestError,
     NotSentError,
     RunTimeoutError,
     WorkflowAutomationError,
@@ -23,6 +25,7 @@ from workflow_automation_provider.execution.record.entries import (
     End,
     LastMessage,
     Outcome,
+    Place,
     Revoked,
     RunReports,
     RunResult,
@@ -45,8 +48,11 @@ from workflow_automation_provider.execution.record.state_store import TaskRecord
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from workflow_automation_provider.client.redaction import Redactor
+
 
 ReadEnd: TypeAlias = Callable[[str, str], End | None]
+RedactorOf: TypeAlias = Callable[[str | None], "Redactor | None"]
 
 
 class StartRecord(TaskRecord):
@@ -108,7 +114,8 @@ class StartRecord(TaskRecord):
             run = f"Run {run_id}" if run_id else "A run"
             raise error.with_facts(run_id=run_id, consequence=f"{run} was started.") from None
         except NotSentError as error:
-            raise _unread(error, facts, run_id) from error.__cause__
+            text = self.text(facts, lambda _: None)
+            raise _unread(error, facts, run_id, text) from error.__cause__
 
     def _reports(self, start: Start, *, certainly: bool) -> RunReports:
         """Return what the run of a start has reported, as far as it is seen."""
@@ -134,6 +141,29 @@ class StartRecord(TaskRecord):
             key, entry = report_key(start.token_hash), entry_of(RunReports(end=end))
             self.set(key, entry)
             self._seen[key] = entry
+
+    def text(self, known: KnownStart, redactor_of: RedactorOf) -> str:
+        """
+        Return in words what a start and those before it may have left.
+
+        :param redactor_of: returns what :meth:`.KnownStart.run` takes, for a connection
+        :return: empty if no run may go on
+        """
+        sentences = [self._text_at(place, redactor_of) for place in known.start.earlier]
+        if not known.started_nothing:
+            sentences.append(known.text(redactor_of(known.start.conn_id)))
+
+        return " ".join(sentences)
+
+    def _text_at(self, place: Place, redactor_of: RedactorOf) -> str:
+        """Return in words what an earlier start did, also if its entry is damaged or gone."""
+        entry = self._read(start_key(place, self.name))
+        with contextlib.suppress(InvalidRequestError):
+            start = read_start(place, entry, name=self.name)
+            known = known_start(start, self._read_for_facts, name=self.name)
+            return known.text(redactor_of(start.conn_id))
+
+        return f"try {place[0]} may have started a run: its entry cannot be read."
 
     def last_message(self, token: str) -> LastMessage:
         """Return what the run with a token reported last while it worked."""
@@ -335,17 +365,22 @@ class StartRecord(TaskRecord):
         return start_key(start.place, self.name)
 
 
-def _unread(error: NotSentError, facts: KnownStart, run_id: str | None) -> WorkflowAutomationError:
-    """Return the error for a mailbox that cannot be read: what is known of the start stays true."""
-    consequence = facts.text(None)
-    kind = facts.outcome and facts.outcome.kind
-    if kind == "nothing":
+def _unread(
+    error: NotSentError, facts: KnownStart, run_id: str | None, consequence: str
+) -> WorkflowAutomationError:
+    """
+    Return the error for a mailbox that cannot be read: what is known of the start stays true.
+
+    :param consequence: what it and earlier starts may have left, in words
+    """
+    status = facts.outcome and facts.outcome.status
+    if status == "not started":
         return error.with_facts(consequence=f"Nothing was sent in this try. {consequence}".strip())
 
     code, accepted = Code.CONNECTION, Accepted.YES
-    if kind == "unidentified":
+    if status == "unidentified":
         code = Code.UNIDENTIFIED
-    elif kind is None and facts.start.run is None:
+    elif status is None and facts.start.run is None:
         code, accepted = Code.START_UNKNOWN, Accepted.MAYBE
 
     return ConnectionUnusableError(

@@ -152,7 +152,7 @@ class StartSender:
             )
 
         started = run_result(run.run_id, run.run_link, run.flow_id, response)
-        outcome = Outcome(kind="run", at=datetime.now(UTC), run=started)
+        outcome = Outcome(status="started", at=datetime.now(UTC), run=started)
         is_recorded = self._write_outcome(outcome)
         if not is_recorded and self._start.wait_for_completion:
             # A task that waits is continued by its record alone.
@@ -184,11 +184,11 @@ class StartSender:
         outcome = None
         now = datetime.now(UTC)
         if run:
-            outcome = Outcome(kind="run", at=self._start.at, run=run)
+            outcome = Outcome(status="started", at=self._start.at, run=run)
         elif error.accepted is Accepted.NO:
-            outcome = Outcome(kind="nothing", at=now)
+            outcome = Outcome(status="not started", at=now)
         elif error.accepted is Accepted.YES:
-            outcome = Outcome(kind="unidentified", at=now, reason=error.reason)
+            outcome = Outcome(status="unidentified", at=now, reason=error.reason)
 
         if outcome and not run:
             self._write_outcome(outcome)
@@ -262,7 +262,7 @@ class StartSender:
     def _after_interruption(self, error: BaseException) -> None:
         """Record that nothing was started, or log that a run may have been."""
         if not self._may_have_started:
-            self._write_outcome(Outcome(kind="nothing", at=datetime.now(UTC)))
+            self._write_outcome(Outcome(status="not started", at=datetime.now(UTC)))
             return
 
         self._log.warning(

@@ -14,6 +14,7 @@ Start a run at most once: for operators and TaskFlow.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from typing import TYPE_CHECKING, Literal
 
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.client.redaction import Redactor
-    from workflow_automation_provider.execution.record.entries import RunResult
+    from workflow_automation_provider.execution.record.entries import Place, RunResult
     from workflow_automation_provider.execution.record.start_record import StartRecord
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
@@ -154,18 +155,19 @@ class RunStarter:
             conn_id=self._hook.workflow_automation_conn_id,
             origin=origin_of(request.url),
             flow_id=request.flow_id,
-            earlier=self._earlier_text(),
+            earlier=self._earlier_starts(),
             **self._options.wait_fields,
             **url_fields,
         )
+        before = self._text(self._last) if self._last and start.earlier else ""
         sender = StartSender(self._record, self._hook, self._retrier, self._options)
         try:
             return self._return(sender.send(request, start, self._last))
         except (OutcomeUnknownError, UnidentifiedError) as error:
             # Where no run was started, the task's error mentions what an earlier try left.
-            if not start.earlier:
+            if not before:
                 raise
-            consequence = f"{error.consequence}\nBefore, {start.earlier}"
+            consequence = f"{error.consequence}\nBefore, {before}"
             raise error.with_facts(consequence=consequence) from error.__cause__
 
     # Decide -------------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ class RunStarter:
         """
         last = self._last
         assert last  # noqa: S101
-        text = last.text(self._redactor(last))
+        text = self._text(last)
         if text:
             self._log.warning(_sentence(text))
 
@@ -297,7 +299,7 @@ class RunStarter:
         is_of_earlier_try = start.place[0] != self._record.try_number
         is_returned = is_of_earlier_try and not start.run and not self._options.is_resumed
         if self.earlier and is_returned:
-            text = _sentence(facts.text(redactor))
+            text = _sentence(self._text(facts))
             self._log.info("%s Returning that run, not starting another.", text)
 
         if start.request and self._options.request and start.request != self._options.request:
@@ -338,7 +340,7 @@ class RunStarter:
                 ),
             )
 
-        text = _sentence(last.text(self._redactor(last)))
+        text = _sentence(self._text(last))
         error: WorkflowAutomationError = OutcomeUnknownError(text, consequence=_LOOK)
         if last.outcome and decision is Decision.UNIDENTIFIED:
             error = UnidentifiedError(last.outcome.reason, consequence=f"{text} {_LOOK}")
@@ -358,7 +360,7 @@ class RunStarter:
     def _log_earlier(self) -> None:
         """Log why another run is started, where an earlier try may have started one."""
         last = self._last
-        text = last.text(self._redactor(last)) if last else ""
+        text = self._text(last) if last else ""
         if last is None or not text:
             return
         self._log.warning("%s Starting another run: %s.", _sentence(text), self._why_another(last))
@@ -381,12 +383,11 @@ class RunStarter:
 
     def _as_error(self, facts: KnownStart) -> WorkflowAutomationError | None:
         """Return what a start may have left, as an error; None if nothing."""
-        redactor = self._redactor(facts)
-        text = facts.text(redactor)
+        text = self._text(facts)
         if not text:
             return None
 
-        run_id = facts.run(redactor).get("run_id")
+        run_id = facts.run(self._redactor(facts)).get("run_id")
         end = facts.reports.end
         if end and end.status == "failed":
             return RunFailedError(text, run_id=run_id)
@@ -396,12 +397,16 @@ class RunStarter:
         kind = UnidentifiedError if facts.has_run else OutcomeUnknownError
         return kind(f"{text} {_LOOK}")
 
-    def _earlier_text(self) -> str:
-        """Return what earlier starts may have left, in words; empty if nothing."""
+    def _earlier_starts(self) -> tuple[Place, ...]:
+        """Return the starts since the last Clear that have a run, or may have one."""
         last = self._last
         if last is None or not last.is_since_clear(self._options.max_tries):
-            return ""
-        return last.text(self._redactor(last))
+            return ()
+        return last.with_run
+
+    def _text(self, facts: KnownStart) -> str:
+        """Return in words what a start and those before it may have left; empty if nothing."""
+        return self._record.text(facts, functools.partial(redactor_or_none, self._hook))
 
 
 def _sentence(text: str) -> str:

@@ -31,7 +31,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters()), inner),
     max_leaves=5,
 )
-fields = st.sampled_from([*Start.__struct_fields__, "kind", "claim", "end", "stopped", "refused"])
+fields = st.sampled_from([*Start.__struct_fields__, "status", "claim", "end", "stopped", "refused"])
 objects = st.dictionaries(fields | st.text(st.characters()), json_values, max_size=4)
 
 

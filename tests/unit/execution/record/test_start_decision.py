@@ -53,10 +53,10 @@ SPOKEN = [
 ]
 OUTCOMES = [
     None,
-    Outcome(kind="run", at=AT, run=RUN),
-    Outcome(kind="run", at=AT, run=run_result(None, response={})),
-    Outcome(kind="nothing", at=AT),
-    Outcome(kind="unidentified", at=AT, reason="No JSON"),
+    Outcome(status="started", at=AT, run=RUN),
+    Outcome(status="started", at=AT, run=run_result(None, response={})),
+    Outcome(status="not started", at=AT),
+    Outcome(status="unidentified", at=AT, reason="No JSON"),
 ]
 
 
@@ -68,7 +68,7 @@ def facts_of_starts():
     """Yield every combination of facts that can be."""
     yield None
     for max_tries, request, run, earlier in product(
-        (3, 4), ("a", "b"), (None, RUN), ("", "Try 0 …")
+        (3, 4), ("a", "b"), (None, RUN), ((), ((0, 0),))
     ):
         fields = {"max_tries": max_tries, "request": request, "run": run, "earlier": earlier}
         for outcome in OUTCOMES if run is None else [None]:
@@ -84,8 +84,8 @@ def facts_of_starts():
                     )
 
 
-def kind(facts):
-    return facts.outcome.kind if facts.outcome else "in doubt"
+def status(facts):
+    return facts.outcome.status if facts.outcome else "in doubt"
 
 
 # The table of the ledger's documentation: the first row that fits.
@@ -117,18 +117,18 @@ ROWS = [
     ("names a run that a person entered", lambda f, *_: f.start.run, Decision.RETURN),
     ("its run claimed, or ended", lambda f, *_: f.reports.claim or f.reports.end, Decision.RETURN),
     (
-        "a run, and not revoked",
-        lambda f, *_: kind(f) == "run" and not f.is_revoked,
+        "started, and not revoked",
+        lambda f, *_: status(f) == "started" and not f.is_revoked,
         Decision.RETURN,
     ),
     (
-        "without a token: nothing, now and before",
-        lambda f, *_: not f.start.token_hash and kind(f) == "nothing" and not f.start.earlier,
+        "without a token: not started, now and before",
+        lambda f, *_: not f.start.token_hash and status(f) == "not started" and not f.start.earlier,
         Decision.SEND,
     ),
     (
         "without a token: unidentified",
-        lambda f, *_: not f.start.token_hash and kind(f) == "unidentified",
+        lambda f, *_: not f.start.token_hash and status(f) == "unidentified",
         Decision.UNIDENTIFIED,
     ),
     (
@@ -138,8 +138,8 @@ ROWS = [
     ),
     ("without a token: in doubt", lambda f, *_: not f.start.token_hash, Decision.DOUBT),
     ("not settled", lambda f, *_: not f.is_settled, Decision.SETTLE),
-    ("closed: nothing", lambda f, *_: kind(f) == "nothing", Decision.SEND),
-    ("closed: unidentified", lambda f, *_: kind(f) == "unidentified", Decision.UNIDENTIFIED),
+    ("closed: not started", lambda f, *_: status(f) == "not started", Decision.SEND),
+    ("closed: unidentified", lambda f, *_: status(f) == "unidentified", Decision.UNIDENTIFIED),
     ("closed: in doubt, with fail", lambda _, a, __: a.on_unknown_start == "fail", Decision.DOUBT),
     (
         "in doubt, with a mailbox and claim",
@@ -170,7 +170,7 @@ def test_decide_takes_the_first_row_that_fits():
 
 
 @pytest.mark.parametrize(
-    "last", [None, KnownStart(start=start(), outcome=Outcome(kind="run", at=AT, run=RUN))]
+    "last", [None, KnownStart(start=start(), outcome=Outcome(status="started", at=AT, run=RUN))]
 )
 def test_any_run_can_be_adopted_where_no_start_has_a_token(last):
     assert why_not("2", last, []) is None
@@ -187,14 +187,12 @@ def test_any_run_can_be_adopted_where_no_start_has_a_token(last):
         (OUTCOMES[4], "whose run_id is unknown"),
     ],
 )
-def test_what_a_start_may_have_left_is_mentioned_until_it_is_over(outcome, words):
-    left = KnownStart(start=start(earlier="try 0 …"), outcome=outcome).text(None)
-    assert left.startswith("try 0 … try 1 (2026-01-01T00:00:00+00:00) ")
-    assert words in left
-    over = KnownStart(
-        start=start(earlier="try 0 …"), outcome=outcome, reports=RunReports(stopped=AT)
-    )
-    assert over.text(None) == "try 0 …"
+def test_what_a_start_may_have_left_is_known_until_it_is_over(outcome, words):
+    left = KnownStart(start=start(earlier=((0, 0),)), outcome=outcome)
+    assert left.with_run == ((0, 0), (1, 0))
+    assert left.text(None).startswith("try 1 (2026-01-01T00:00:00+00:00) ")
+    assert words in left.text(None)
+    assert left._replace(reports=RunReports(stopped=AT)).with_run == ((0, 0),)
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
@@ -214,6 +212,7 @@ def test_an_id_that_the_run_has_said_is_withheld_without_the_connection():
 TIMES = st.datetimes(timezones=st.just(UTC))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 MAYBE_TEXT = st.none() | TEXTS
+PLACES = st.tuples(st.integers(1), st.integers(0))
 RUNS = st.builds(run_result, MAYBE_TEXT, MAYBE_TEXT, MAYBE_TEXT).filter(bool)
 STARTS = st.builds(
     Start,
@@ -228,10 +227,10 @@ STARTS = st.builds(
     callback_url=st.just("") | TEXTS,
     mailbox=st.just("") | TEXTS,
     run=st.none() | st.builds(run_result, TEXTS, MAYBE_TEXT, MAYBE_TEXT),
-    issuer=st.none() | st.tuples(st.integers(1), st.integers(0)),
+    issuer=st.none() | PLACES,
     conn_id=MAYBE_TEXT,
     flow_id=MAYBE_TEXT,
-    earlier=st.just("") | TEXTS,
+    earlier=st.lists(PLACES, max_size=3).map(tuple),
 )
 ENDS = st.builds(
     End,
@@ -248,12 +247,12 @@ SPEECH = st.builds(
     stopped=st.none() | TIMES,
     refused=st.lists(TEXTS).map(tuple),
 )
-KINDS = st.sampled_from(["run", "nothing", "unidentified"])
+STATUSES = st.sampled_from(["started", "not started", "unidentified"])
 
 
 @given(
     STARTS,
-    st.builds(Outcome, kind=KINDS, at=TIMES, run=st.none() | RUNS, reason=st.just("") | TEXTS),
+    st.builds(Outcome, status=STATUSES, at=TIMES, run=st.none() | RUNS, reason=st.just("") | TEXTS),
 )
 def test_a_start_and_its_outcome_are_read_as_written(start, outcome):
     assert read_start(start.place, stored(start)) == start

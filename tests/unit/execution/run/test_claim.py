@@ -132,7 +132,11 @@ class TestDoubt:
     def test_a_response_that_is_recorded_after_that_does_not(self, world):
         task = struck(world, claims())
         task.try_(after("set", REVOKED, "kill"))
-        outcome = {"kind": "run", "at": "2026-01-01T00:00:00+00:00", "run": {"run_id": "1001"}}
+        outcome = {
+            "status": "started",
+            "at": "2026-01-01T00:00:00+00:00",
+            "run": {"run_id": "1001"},
+        }
         task.rows.put(FIRST_OUTCOME, outcome)
         task.try_()
         assert [asks(task, run) for run in (0, 1)] == [404, 200]
@@ -262,7 +266,7 @@ class TestNothing:
         task = struck(world, waits(claim_timeout=timedelta(seconds=30)), fault=fault, **extra)
         assert isinstance(task.last.error, error)
         (outcome,) = entries(task, OUTCOME).values()
-        assert outcome["kind"] == "nothing"
+        assert outcome["status"] == "not started"
         assert STOPS_WHO_CLAIMS not in str(task.last.error)
         if fault == "busy":
             assert AWAITS_CLAIM not in task.try_().log

@@ -29,7 +29,7 @@ from workflow_automation_provider.exceptions import ConnectionUnusableError
 from workflow_automation_provider.execution.upload import UPLOAD_KEY
 from world_calls import TRIGGER, after, at, before
 
-from ...starts import claims, entries, later, mentions, trigger, triggers, waits
+from ...starts import claims, entries, later, mentions, struck, trigger, triggers, waits
 
 CONNECTION = "AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT"
 FILES = [{"name": "a"}]
@@ -312,7 +312,7 @@ def test_a_probe_that_is_missed_once_fails_no_last_try(world, kind):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        (FIRST_OUTCOME, {"kind": "run"}),
+        (FIRST_OUTCOME, {"status": "started"}),
         (FIRST_OUTCOME, "text"),
         (report_key("{d}"), {"claim": "x"}),
         (FIRST_START, {"run": {"run_link": "x"}}),
@@ -340,3 +340,22 @@ def test_the_last_try_does_not_promise_a_next_one(world, monkeypatch):
     assert "next try" not in error, error
     assert task.flow.runs[0].run_id in error
     assert WAS_STARTED not in error, "it says it twice"
+
+
+@pytest.mark.parametrize("becomes", ["as it was", "damaged", "gone"])
+def test_each_earlier_start_in_doubt_is_mentioned_by_its_place(world, becomes):
+    """What is stored of it is where it is, and what it says is read when it is shown."""
+    task = struck(world, trigger(on_unknown_start="start_again"))
+    task.faults.add("drop_after")
+    task.try_()
+    starts = entries(task, START)
+    assert [start.get("earlier") for start in starts.values()] == [None, [[1, 0]]]
+    if becomes == "damaged":
+        task.rows.put(FIRST_START, {"at": 7})
+    elif becomes == "gone":
+        task.rows.store(None, "delete", FIRST_START)
+    task.faults.add("drop_after")
+    error = str(task.try_().error)
+    assert mentions(error, "Before, try 1", "try 2")
+    assert mentions(error, "cannot be read") == (becomes != "as it was")
+    assert triggers(task) == 3
