@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace as replace_entry
 
 from rules import Task
-from state import NOBODY, NOW, Press, Start, State, run_id
-from state import Known as Read
+from state import NOBODY, NOW, Known, Press, Start, State, run_id
 from workflow_automation_provider.plugins.advice import (
     Action,
     ActionKind,
     Advice,
-    Known,
     TaskNow,
+    TaskStart,
     advise,
 )
 
@@ -44,7 +43,7 @@ _MARKS = {ActionKind.SUCCEED: "success", ActionKind.FAIL: "failed"}
 class Tab(NamedTuple):
     """What the tab shows of the last start, and by what."""
 
-    known: Known
+    start: TaskStart
     advice: Advice
 
     @property
@@ -112,14 +111,14 @@ class People(Task):
     def _entered(self, s: State, tab: Tab) -> list[int]:
         """The runs that a person may find and enter, and that the page takes."""
         found = [number for number, run in enumerate(s.runs) if not run.is_denied]
-        return [number for number in found if tab.known.why_not(run_id(number)) is None]
+        return [number for number in found if tab.start.why_not(run_id(number)) is None]
 
     def _press(self, s: State, tab: Tab, action: Action, run: int) -> Press:
         todo = []
         is_taken_back = action.kind is ActionKind.TAKE_BACK or "given-stays" not in self.on
         if run != NOBODY:
             todo.append("give")
-        elif tab.known.given is not None and is_taken_back:
+        elif tab.start.given is not None and is_taken_back:
             todo.append("forget")
 
         if action.kind in _CLEARS:
@@ -170,9 +169,9 @@ class People(Task):
         return self.advised(reads, adopted, s.task, s.execution, s.max_tries)
 
     def _advised(
-        self, reads: tuple[Read, ...], adopted: int, task: str, execution: int, max_tries: int
+        self, reads: tuple[Known, ...], adopted: int, task: str, execution: int, max_tries: int
     ) -> list[Tab]:
-        *others, facts = [self._seen(facts) for read in reads if (facts := read.facts())]
+        *others, known = [self._seen(known) for read in reads if (known := read.known_start())]
 
         def task_now(ended_at: datetime) -> TaskNow:
             return TaskNow(
@@ -183,26 +182,26 @@ class People(Task):
                 drops_state="deletes" in self.on and "no-version" not in self.on,
             )
 
-        known = Known(
-            try_number=facts.start.try_number,
-            facts=facts,
+        start = TaskStart(
+            try_number=known.start.try_number,
+            known=known,
             others=() if "no-others" in self.on else others,
             given=None if adopted == NOBODY else run_id(adopted),
         )
-        ended = [NOW, NOW - timedelta(seconds=1)] if facts.reports.end else [NOW]
-        return [Tab(known, advise(now, [known])) for now in map(task_now, ended)]
+        ended = [NOW, NOW - timedelta(seconds=1)] if known.reports.end else [NOW]
+        return [Tab(start, advise(now, [start])) for now in map(task_now, ended)]
 
-    def _seen(self, facts: KnownStart) -> KnownStart:
+    def _seen(self, known: KnownStart) -> KnownStart:
         """What the page knows of a start."""
-        start, reports = facts.start, facts.reports
+        start, reports = known.start, known.reports
         if self.waits:
             start = replace_entry(start, completion_timeout=60.0)
         if "no-unread" in self.on:
             start = replace_entry(start, mailbox="")
         if "no-end" in self.on:
             reports = replace_entry(reports, end=None)
-        outcome = None if "no-outcome" in self.on else facts.outcome
-        return facts._replace(start=start, outcome=outcome, reports=reports)
+        outcome = None if "no-outcome" in self.on else known.outcome
+        return known._replace(start=start, outcome=outcome, reports=reports)
 
     # What is promised -----------------------------------------------------------------------------
 

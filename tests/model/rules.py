@@ -163,7 +163,7 @@ class Rules:
             on_run_failed="start_again" if "again" in self.on else "fail",
         )
         return start_decision.decide(
-            known.facts(), options, None if adopted == NOBODY else run_id(adopted)
+            known.known_start(), options, None if adopted == NOBODY else run_id(adopted)
         )
 
     def _why_not(self, run: int, last: Known, others: tuple[Known, ...]) -> str | None:
@@ -176,7 +176,9 @@ class Rules:
         if "enter-other" in self.on and not reports.stopped:
             return None
         return start_decision.why_not(
-            run_id(run), last.facts(), [*filter(None, (other.facts() for other in others))]
+            run_id(run),
+            last.known_start(),
+            [*filter(None, (other.known_start() for other in others))],
         )
 
     def _endpoint_decides(
@@ -298,7 +300,7 @@ class Task(Rules):
         is_own = is_resumed and seen.start is not None and seen.start.execution == s.execution
         return start_decision.is_certain(
             decision,
-            seen.facts(),
+            seen.known_start(),
             is_adopted=s.adopted != NOBODY,
             is_first=is_first,
             is_own=is_own,
@@ -461,8 +463,8 @@ class Task(Rules):
             for start in s.starts
             if start.max_tries == s.max_tries and start.execution < s.execution
         ]
-        facts = self.read(s, max(before, default=None)).facts()
-        return facts is not None and facts.with_run != ()
+        start = self.read(s, max(before, default=None)).known_start()
+        return start is not None and start.with_run != ()
 
     def _check(self, s: State) -> Iterator[State]:
         """After a close, send nothing once a person has marked the task."""

@@ -203,7 +203,7 @@ def run_id(number: int) -> str:
 
 
 class Known(NamedTuple):
-    """What the task has read of one start: the facts, in a form that is compared faster."""
+    """What the task has read of one start: a KnownStart, in a form that is compared faster."""
 
     start: Start | None = None
     outcome: Outcome | None = None
@@ -218,7 +218,7 @@ class Known(NamedTuple):
         return self.start.token if self.start else NOBODY
 
     @cache  # noqa: B019 - each is needed to the end
-    def facts(self) -> KnownStart | None:
+    def known_start(self) -> KnownStart | None:
         """Return what the decision of a start decides by, None if there is no start."""
         if not (at := self.start):
             return None

@@ -345,7 +345,7 @@ def _identity_of(element: File | bytes) -> bytes:
         return element
 
     # Not the media type that is guessed: it differs between machines.
-    facts = [
+    identity = [
         element.name,
         element.path,
         element.content_type,
@@ -353,7 +353,7 @@ def _identity_of(element: File | bytes) -> bytes:
         element.size,
         str(checked_fingerprint(element)),
     ]
-    return json.dumps(facts).encode()
+    return json.dumps(identity).encode()
 
 
 def _summary_of(request: Request, response: str) -> UploadRequest:

@@ -127,12 +127,12 @@ class TaskNow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class TaskStart:
     """
-    What is known of a start.
+    A start of the task.
 
     :param try_number: its try
-    :param facts: None if an entry of it cannot be read
+    :param known: what is known of it, None if an entry of it cannot be read
     :param name: its name within the task, empty for the operator's own
     :param others: what is known of all starts of its name before it; only of the last one
     :param is_last: whether it is the last start of its name
@@ -140,7 +140,7 @@ class Known:
     """
 
     try_number: int
-    facts: KnownStart | None
+    known: KnownStart | None
     name: str = ""
     others: Sequence[KnownStart | None] = ()
     is_last: bool = True
@@ -155,66 +155,62 @@ class Known:
         """
         if not self.is_last or self.try_number > task.try_number:
             return False
-        if self.given is not None or task.has_failed or self.facts is None:
+        if self.given is not None or task.has_failed or self.known is None:
             return True
-        return self.facts.is_since_clear(task.max_tries)
+        return self.known.is_since_clear(task.max_tries)
 
     def why_not(self, run_id: str) -> str | None:
         """Return why the task cannot continue with a run, None if it can."""
         others = [other for other in self.others if other]
-        if self.facts is None or len(others) < len(self.others):
+        if self.known is None or len(others) < len(self.others):
             return "an entry of this task cannot be read"
-        return why_not(run_id, self.facts, others)
+        return why_not(run_id, self.known, others)
 
     @property
     def _named(self) -> RunResult:
         """The run that a person or the response has named."""
-        if self.facts is None:
+        if self.known is None:
             return {}
-        return self.facts.start.run or self.facts.response
+        return self.known.start.run or self.known.response
 
     @property
     def run_id(self) -> str:
         """The id of its run as a person enters it, empty if it is unknown."""
-        reported = self.facts and self.facts.reports.run_id
+        reported = self.known and self.known.reports.run_id
         return reported or self._named.get("run_id", "").strip()
 
     @property
     def run_link(self) -> str:
         """The link of its run, empty if it is unknown."""
-        claim = self.facts and self.facts.reports.claim
+        claim = self.known and self.known.reports.claim
         return (claim and claim.run_link) or self._named.get("run_link", "")
 
     @property
     def flow_id(self) -> str:
         """The flow, empty if only the API key identifies it."""
-        flow_id = self.facts and self.facts.start.flow_id
+        flow_id = self.known and self.known.start.flow_id
         return flow_id or self._named.get("flow_id", "")
 
     @property
     def end(self) -> str:
         """How its run ended, as it reported; empty if it has not."""
-        end = self.facts.reports.end if self.facts else None
+        end = self.known.reports.end if self.known else None
         return end.status if end else ""
 
     @property
     def waits(self) -> bool:
         """Whether the task, if it is suspended, waits for the end of its run."""
-        return self.facts is not None and self.facts.start.wait_for_completion
+        return self.known is not None and self.known.start.wait_for_completion
 
     @property
     def has_run(self) -> bool:
         """Whether a run was started for certain."""
-        if self.facts is None:
-            return False
-        outcome, reports = self.facts.outcome, self.facts.reports
-        is_accepted = outcome is not None and outcome.status != "not started"
-        return bool(self.facts.start.run or is_accepted or reports.claim or reports.end)
+        return self.known is not None and self.known.has_run
 
     @property
     def ids(self) -> set[str]:
         """The ids that its run is known by."""
-        return self.facts.known_ids if self.facts else set()
+        return self.known.known_ids if self.known else set()
 
     @property
     def can_continue(self) -> bool:
@@ -224,9 +220,9 @@ class Known:
     @property
     def unread_mailbox(self) -> str:
         """The object that may have an end that is not recorded, empty if there is none."""
-        if self.facts is None or self.end:
+        if self.known is None or self.end:
             return ""
-        return self.facts.start.mailbox.partition("?")[0]
+        return self.known.start.mailbox.partition("?")[0]
 
 
 class KnownBatch(NamedTuple):
@@ -241,34 +237,34 @@ class KnownBatch(NamedTuple):
     has_ends: bool = False
 
 
-def state_of(task: TaskNow, known: Known) -> RunStatus:
+def state_of(task: TaskNow, start: TaskStart) -> RunStatus:
     """Return what is known of the run of a start."""
-    facts = known.facts
-    if facts is None:
+    known = start.known
+    if known is None:
         return RunStatus.UNREADABLE
-    if facts.reports.stopped:
+    if known.reports.stopped:
         return RunStatus.STOPPED
 
-    outcome, end, claim = facts.outcome, facts.reports.end, facts.reports.claim
-    is_current = known.counts(task)
+    outcome, end, claim = known.outcome, known.reports.end, known.reports.claim
+    is_current = start.counts(task)
     # An end that came after the task had failed in doubt is kept, but the task does not have it.
     is_late = False
     if end and not claim and is_current and task.has_ended and task.ended_at:
         is_late = end.at > task.ended_at
 
-    names_run = outcome is not None and outcome.status == "started" and not facts.is_revoked
-    if facts.start.run or names_run or (facts.reports.has_begun and not is_late):
+    names_run = outcome is not None and outcome.status == "started" and not known.is_revoked
+    if known.start.run or names_run or (known.reports.has_begun and not is_late):
         if end:
             return RunStatus.ENDED
-        if is_current and task.is_suspended and known.waits:
+        if is_current and task.is_suspended and start.waits:
             return RunStatus.WAITING
         return RunStatus.CLAIMED if claim else RunStatus.STARTED
 
-    is_of_this_try = is_current and known.try_number == task.try_number
+    is_of_this_try = is_current and start.try_number == task.try_number
     if not outcome and is_of_this_try and task.state == "running":
         return RunStatus.STARTING
 
-    return RunStatus.DOUBT if facts.with_run else RunStatus.IDLE
+    return RunStatus.DOUBT if known.with_run else RunStatus.IDLE
 
 
 # What is said -------------------------------------------------------------------------------------
@@ -342,7 +338,7 @@ class Advice(NamedTuple):
     actions: Sequence[Action]
 
 
-def advise(task: TaskNow, starts: Sequence[Known]) -> Advice:
+def advise(task: TaskNow, starts: Sequence[TaskStart]) -> Advice:
     """
     Return what is said of a task and what can be done with it, by the table above.
 
@@ -395,34 +391,34 @@ def _of_waiting_batch(task: TaskNow, batch: KnownBatch) -> Advice:
     return Advice([Sentence(said, by_hand)], actions)
 
 
-def _sentence(task: TaskNow, known: Known) -> Sentence:
-    state = state_of(task, known)
-    if not known.counts(task):
-        return Sentence(f"{_SINCE} {_left_behind(known, state)}")
-    if known.given is not None:
-        return _of_given(task, known)
-    if known.facts is None:
+def _sentence(task: TaskNow, start: TaskStart) -> Sentence:
+    state = state_of(task, start)
+    if not start.counts(task):
+        return Sentence(f"{_SINCE} {_left_behind(start, state)}")
+    if start.given is not None:
+        return _of_given(task, start)
+    if start.known is None:
         return Sentence(
             "An entry of this start cannot be read here: the task's log and its tab Storage have "
             "more."
         )
 
     if task.has_failed:
-        return _of_failed(task, known, state)
+        return _of_failed(task, start, state)
     if task.has_ended:
         how = {"success": "succeeded", "skipped": "was skipped"}.get(str(task.state), "has ended")
         return Sentence(f"The task {how}.", _CLEAR)
-    if task.is_suspended and known.waits:
-        return _of_wait(task, known)
+    if task.is_suspended and start.waits:
+        return _of_wait(task, start)
     if state is RunStatus.DOUBT:
         return Sentence(f"{_LOOK.capitalize()} The task's log says what its next try does.")
 
     return Sentence("Nothing to do: the task goes on by itself.")
 
 
-def _left_behind(known: Known, state: RunStatus) -> str:
+def _left_behind(start: TaskStart, state: RunStatus) -> str:
     """Return what is known of a run that the task no longer has."""
-    asks = known.facts is not None and known.facts.start.can_call
+    asks = start.known is not None and start.known.start.can_call
     match state:
         case RunStatus.IDLE:
             return "No run was started."
@@ -438,28 +434,28 @@ def _left_behind(known: Known, state: RunStatus) -> str:
     return f"A run may have been started: {_LOOK}"
 
 
-def given_run(known: Known) -> tuple[str, str]:
+def given_run(start: TaskStart) -> tuple[str, str]:
     """
     Return the id of the run that a person has given a start, and why the task will refuse it.
 
     Each is empty if there is none.
     """
-    if known.given is None:
+    if start.given is None:
         return "", ""
     try:
-        run_id = read_adopted(adopted_key(known.name), known.given)["run_id"]
+        run_id = read_adopted(adopted_key(start.name), start.given)["run_id"]
     except InvalidRequestError as error:
         return "", error.message
-    return run_id, known.why_not(run_id) or ""
+    return run_id, start.why_not(run_id) or ""
 
 
-def _of_given(task: TaskNow, known: Known) -> Sentence:
+def _of_given(task: TaskNow, start: TaskStart) -> Sentence:
     """Return what there is to say of a run that a person has given the task."""
-    run_id, why = given_run(known)
+    run_id, why = given_run(start)
     what = f"Run {run_id} is given to this task"
     if why:
         text = f"{what}, but it cannot continue with that run: {why}." if run_id else why
-        key = adopted_key(known.name)
+        key = adopted_key(start.name)
         return Sentence(text, f"Delete the entry {key} in the tab Storage.")
     if not task.has_ended:
         return Sentence(f"{what}: its next try continues with it.")
@@ -468,37 +464,37 @@ def _of_given(task: TaskNow, known: Known) -> Sentence:
     return Sentence(f"{what}: a Clear continues with it.")
 
 
-def _of_failed(task: TaskNow, known: Known, state: RunStatus) -> Sentence:
-    if known.end == "failed":
+def _of_failed(task: TaskNow, start: TaskStart, state: RunStatus) -> Sentence:
+    if start.end == "failed":
         return Sentence("The run failed. Fix the cause, then start another run.", _CLEAR)
     if state is RunStatus.STOPPED:
         return Sentence("The run is told to stop when it asks Airflow.", _CLEAR)
     if state is RunStatus.IDLE:
         return Sentence("No run was started.", "Fix the cause, then clear the task.")
 
-    what = _what_is_known(known)
-    if not known.can_continue:
+    what = _what_is_known(start)
+    if not start.can_continue:
         return Sentence(
             what, "If it did the work, mark the task as success. If not, clear the task."
         )
 
-    how = how_to_enter(known.run_id, known.name, drops_state=task.drops_state)
-    if known.has_run:
+    how = how_to_enter(start.run_id, start.name, drops_state=task.drops_state)
+    if start.has_run:
         return Sentence(what, f"If the task is to continue with it, {how}")
     return Sentence(what, f"If one was started, {how}\nIf none was started, clear the task.")
 
 
-def _what_is_known(known: Known) -> str:
+def _what_is_known(start: TaskStart) -> str:
     """Return what is known of a run that may go on, or may have done the work."""
-    assert known.facts  # noqa: S101
-    outcome, run_id = known.facts.outcome, known.run_id
-    if known.end and run_id:
+    assert start.known  # noqa: S101
+    outcome, run_id = start.known.outcome, start.run_id
+    if start.end and run_id:
         return f"Run {run_id} has succeeded."
-    if known.end:
+    if start.end:
         return f"The run has succeeded, and has not said its run_id: {_LOOK}"
     if run_id:
         return f"Look whether run {run_id} still works, or has succeeded."
-    if known.facts.reports.claim:
+    if start.known.reports.claim:
         return f"A run has begun, and has not said its run_id: {_LOOK}"
     if outcome and outcome.status == "started":
         return f"A run was started, and the response has no run_id: {_LOOK}"
@@ -508,14 +504,14 @@ def _what_is_known(known: Known) -> str:
     return f"A run may have been started when the request was sent: {_LOOK}"
 
 
-def _of_wait(task: TaskNow, known: Known) -> Sentence:
-    if known.end:
+def _of_wait(task: TaskNow, start: TaskStart) -> Sentence:
+    if start.end:
         return Sentence(
-            f"Nothing to do: the run has ended ({known.end}). The task ends once the scheduler "
+            f"Nothing to do: the run has ended ({start.end}). The task ends once the scheduler "
             "looks, but not while its DAG is paused."
         )
 
-    if known.unread_mailbox:
+    if start.unread_mailbox:
         by_hand = "If the run cannot write it, mark the task as success or failed."
         if not task.has_triggerer:
             return Sentence(f"{_NO_TRIGGERER} the run has written its end.", by_hand)
@@ -534,14 +530,14 @@ def _of_wait(task: TaskNow, known: Known) -> Sentence:
 # What can be done ---------------------------------------------------------------------------------
 
 
-def given_keys(starts: Iterable[Known]) -> list[str]:
+def given_keys(starts: Iterable[TaskStart]) -> list[str]:
     """Return the keys of the entries by which a person has given the task its runs."""
     return [adopted_key(start.name) for start in starts if start.given is not None]
 
 
-def _actions(task: TaskNow, starts: Sequence[Known]) -> list[Action]:
+def _actions(task: TaskNow, starts: Sequence[TaskStart]) -> list[Action]:
     current = [start for start in starts if start.counts(task)]
-    if any(start.facts is None for start in current):
+    if any(start.known is None for start in current):
         return []
     if task.is_suspended:
         is_open = any(start.waits and not start.end for start in current)
@@ -559,7 +555,7 @@ def _actions(task: TaskNow, starts: Sequence[Known]) -> list[Action]:
     return found
 
 
-def _of_waiting_task(current: Sequence[Known]) -> list[Action]:
+def _of_waiting_task(current: Sequence[TaskStart]) -> list[Action]:
     unread = _unread(current)
     succeed = f"Marks the task as success. The next tasks go on.{unread}"
     fail = f"{_MARK_AS_FAILED}{unread}"
@@ -569,7 +565,7 @@ def _of_waiting_task(current: Sequence[Known]) -> list[Action]:
     ]
 
 
-def _of_failed_task(task: TaskNow, current: Sequence[Known]) -> list[Action]:
+def _of_failed_task(task: TaskNow, current: Sequence[TaskStart]) -> list[Action]:
     states = [state_of(task, start) for start in current]
     # Those that may have a run that did the work.
     open_ones = [
@@ -595,20 +591,20 @@ def _of_failed_task(task: TaskNow, current: Sequence[Known]) -> list[Action]:
     return found
 
 
-def _field(known: Known) -> RunField:
+def _field(start: TaskStart) -> RunField:
     """Return the field of a start, with the run that the task can continue with."""
-    key = adopted_key(known.name)
-    given, why = given_run(known)
+    key = adopted_key(start.name)
+    given, why = given_run(start)
     if given and not why and len(given) <= _MAX_RUN_ID:
-        return RunField(key, known.name, given, "")
+        return RunField(key, start.name, given, "")
 
-    run_id = known.run_id
-    if known.why_not(run_id) or len(run_id) > _MAX_RUN_ID:
+    run_id = start.run_id
+    if start.why_not(run_id) or len(run_id) > _MAX_RUN_ID:
         run_id = ""
-    return RunField(key, known.name, run_id, known.run_link)
+    return RunField(key, start.name, run_id, start.run_link)
 
 
-def _start(current: Sequence[Known], states: Sequence[RunStatus]) -> Action:
+def _start(current: Sequence[TaskStart], states: Sequence[RunStatus]) -> Action:
     label, question = "Start another run", "Starts a run."
     is_first = {*states} == {RunStatus.IDLE}
     if is_first:
@@ -626,25 +622,25 @@ def _start(current: Sequence[Known], states: Sequence[RunStatus]) -> Action:
     return Action(ActionKind.START, label, f"{question}{_unread(current)}")
 
 
-def _question_of_another(known: Known, state: RunStatus) -> str:
+def _question_of_another(start: TaskStart, state: RunStatus) -> str:
     """Return what it means to start a run where there may be one."""
-    assert known.facts  # noqa: S101
-    if known.end == "failed":
+    assert start.known  # noqa: S101
+    if start.end == "failed":
         return "Starts another run. The one before has failed."
     if state is RunStatus.STOPPED:
         return "Starts another run. The one before was told to stop."
-    if not known.has_run:
+    if not start.has_run:
         return "Starts a run. That is a second run if there is one already."
 
     second = "Starts a second run: one was started before"
-    if known.end:
+    if start.end:
         return f"{second}, and has succeeded."
-    if known.facts.start.can_call:
+    if start.known.start.can_call:
         return f"{second}. It is told to stop when it asks Airflow."
     return f"{second}. It may still be at work: it cannot be told to stop."
 
 
-def _mark_as_success(open_ones: Sequence[Known]) -> Action:
+def _mark_as_success(open_ones: Sequence[TaskStart]) -> Action:
     question = "Marks the task as success."
     if not all(start.run_id for start in open_ones):
         question = f"{question} The next tasks get no run_id."
@@ -655,14 +651,14 @@ def _mark_as_success(open_ones: Sequence[Known]) -> Action:
     return Action(ActionKind.SUCCEED, label, f"{question}{_unread(open_ones)}")
 
 
-def _take_back(given: Sequence[Known]) -> Action:
+def _take_back(given: Sequence[TaskStart]) -> Action:
     run_id, _ = given_run(given[0])
     what = f"run {run_id}" if run_id and len(given) == 1 else "what was given"
     question = f"The task no longer has {what}. {_CLEAR}"
     return Action(ActionKind.TAKE_BACK, f"Take back {what}", question)
 
 
-def _unread(starts: Iterable[Known]) -> str:
+def _unread(starts: Iterable[TaskStart]) -> str:
     """Return what an action may lose that this page cannot read."""
     mailboxes = [start.unread_mailbox for start in starts if start.unread_mailbox]
     if not mailboxes:

@@ -43,9 +43,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from workflow_automation_provider.client.redaction import CALLBACK_PATH
 from workflow_automation_provider.plugins import queries
 from workflow_automation_provider.plugins.advice import (
-    Known,
     RunStatus,
     TaskNow,
+    TaskStart,
     advise,
     advise_batch,
     given_keys,
@@ -197,11 +197,11 @@ def tab(
     """
     now = replace(task.now, has_triggerer=has_triggerer)
     runs = task.runs
-    known = _last_of_each_name(runs)
-    sentences, actions = advise(now, known)
-    names: list[str | None] = [start.name for start in known]
+    starts = _last_of_each_name(runs)
+    sentences, actions = advise(now, starts)
+    names: list[str | None] = [start.name for start in starts]
     said = dict(zip(names, sentences, strict=True))
-    batch = next((run for run in runs if run.known is None), None)
+    batch = next((run for run in runs if run.start is None), None)
     if batch:  # which has no starts beside it
         [said[None]], actions = advise_batch(now, batch.batch, batch.state, batch.is_current)
 
@@ -210,31 +210,31 @@ def tab(
         title="Flow run",
         base=base,
         row=task.row,
-        cards=[run for run in last if not run.known or run.known.is_last],
-        sentence=lambda run: said[run.known.name if run.known else None],
+        cards=[run for run in last if not run.start or run.start.is_last],
+        sentence=lambda run: said[run.start.name if run.start else None],
         runs=last,
         left_out=len(runs) - len(last),
         actions=actions,
         is_waiting=now.is_suspended,
-        forgotten=given_keys(known),
+        forgotten=given_keys(starts),
         may_change=may_change,
         may_push=may_push,
         keeps_state=now.drops_state,
-        seen=_fingerprint(now, known),
+        seen=_fingerprint(now, starts),
         items=queries.items_without_run(task, MAX_ITEMS),
     )
 
 
-def _last_of_each_name(runs: Sequence[RunView]) -> list[Known]:
+def _last_of_each_name(runs: Sequence[RunView]) -> list[TaskStart]:
     """Return what is known of the last start of each name, in the order of the names."""
-    known = [run.known for run in runs if run.known and run.known.is_last]
-    return sorted(known, key=lambda start: start.name)
+    starts = [run.start for run in runs if run.start and run.start.is_last]
+    return sorted(starts, key=lambda start: start.name)
 
 
-def _fingerprint(now: TaskNow, known: Sequence[Known]) -> str:
+def _fingerprint(now: TaskNow, starts: Sequence[TaskStart]) -> str:
     """Return a text that changes with whatever a person has decided by."""
-    facts = (now.state, now.try_number, now.max_tries, known)
-    return hashlib.sha256(repr(facts).encode(errors="replace")).hexdigest()[:16]
+    seen = (now.state, now.try_number, now.max_tries, starts)
+    return hashlib.sha256(repr(seen).encode(errors="replace")).hexdigest()[:16]
 
 
 @app.get("/task/run", dependencies=_of_a_task)
@@ -245,11 +245,11 @@ def flow_run_of_a_person(task: _TaskDep, name: str = "", flow_run: str = "") -> 
     :param name: the name of the start
     """
     shown_id, typed = visible(flow_run, 1000), flow_run.strip()
-    known = next((one for one in _last_of_each_name(task.runs) if one.name == name), None)
+    start = next((one for one in _last_of_each_name(task.runs) if one.name == name), None)
     why = "the task has no such start"
-    if known:
-        why = known.why_not(typed) or ""
-    if re.fullmatch('".*"', typed) and not (known and typed in known.ids):
+    if start:
+        why = start.why_not(typed) or ""
+    if re.fullmatch('".*"', typed) and not (start and typed in start.ids):
         why = "enter it without quotes"
     return {"shown": shown_id, "why_not": why}
 

@@ -86,7 +86,7 @@ def _hash(text: str) -> str:
 _STYLE = _source("page.css")
 _SCRIPT = _source("page.js")
 
-# A batch has no facts, and neither has a start that cannot be read: what is not there is left out.
+# Nothing is known of a batch or of a start that cannot be read: what is not there is left out.
 _ENVIRONMENT = Environment(
     autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=ChainableUndefined
 )

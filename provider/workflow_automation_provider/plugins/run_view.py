@@ -31,10 +31,10 @@ from workflow_automation_provider.execution.record.entries import (
 )
 from workflow_automation_provider.execution.record.start_decision import KnownStart, known_start
 from workflow_automation_provider.plugins.advice import (
-    Known,
     KnownBatch,
     RunStatus,
     TaskNow,
+    TaskStart,
     state_of,
 )
 
@@ -72,7 +72,7 @@ class RunView:
     :param is_current: whether it still says something of the task
     :param steps: what is known, in the order in which it happened
     :param progress: a part of 1
-    :param known: what is known of a start, as :mod:`~.advice` reads it; None of a batch
+    :param start: the start, None of a batch
     :param until: when the wait for the run or the batch ends, None if the task does not wait
     :param silent_since: since when the run is late, or has reported nothing for half the time that
         it may; None if it is not
@@ -87,7 +87,7 @@ class RunView:
     is_current: bool = True
     steps: Sequence[Step] = ()
     progress: float | None = None
-    known: Known | None = None
+    start: TaskStart | None = None
     until: datetime | None = None
     silent_since: datetime | None = None
     entry: Mapping[str, Any] | None = None
@@ -96,7 +96,7 @@ class RunView:
     @property
     def flow(self) -> Any:
         """The flow, None if only the API key identifies it."""
-        return self.known.flow_id if self.known else (self.entry or {}).get("flow_id")
+        return self.start.flow_id if self.start else (self.entry or {}).get("flow_id")
 
     @cached_property
     def last(self) -> Step | None:
@@ -130,8 +130,8 @@ class RunView:
         """Return whether one of its texts has these words."""
         row = self.row
         texts = [self.flow, row.dag_id, row.run_id, row.task_id, row.rendered_map_index]
-        if self.known:
-            texts += [self.known.run_id, self.known.name]
+        if self.start:
+            texts += [self.start.run_id, self.start.name]
         if self.last:
             texts.append(self.last.report)
         found = "\n".join(str(text) for text in texts if text)
@@ -167,57 +167,57 @@ def _starts(row: Any, task: TaskNow, entries: Mapping[str, Any]) -> Iterator[Run
 
         is_last = last[key[3]] is key
         others = before.setdefault(key[3], [])
-        known = Known(
+        start = TaskStart(
             try_number=int(key[1]),
-            facts=found.facts,
+            known=found.known,
             name=key[3] or "",
             others=tuple(others) if is_last else (),
             is_last=is_last,
             given=entries.get(adopted_key(key[3])) if is_last else None,
         )
-        others.append(found.facts)
+        others.append(found.known)
         try:
-            yield _start(row, task, known, found)
+            yield _start(row, task, start, found)
         except (ArithmeticError, ValueError):  # a time that no calendar has
-            yield _start(row, task, replace(known, facts=None), _Entries())
+            yield _start(row, task, replace(start, known=None), _Entries())
 
 
-def _start(row: Any, task: TaskNow, known: Known, found: _Entries) -> RunView:
-    state = state_of(task, known)
+def _start(row: Any, task: TaskNow, start: TaskStart, found: _Entries) -> RunView:
+    state = state_of(task, start)
     # A task that is queued has not begun.
     at = row.start_date or row.date
     steps: list[Step] = []
     until = silent_since = None
-    if known.facts:
-        at = known.facts.start.at.astimezone(UTC)
-        steps = sorted(_steps(known.facts, found, state), key=lambda step: step.at)
-    if known.facts and state is RunStatus.WAITING:
-        until = known.facts.until.astimezone(UTC)
-        silent_since = _silent_since(known.facts, found.message)
+    if start.known:
+        at = start.known.start.at.astimezone(UTC)
+        steps = sorted(_steps(start.known, found, state), key=lambda step: step.at)
+    if start.known and state is RunStatus.WAITING:
+        until = start.known.until.astimezone(UTC)
+        silent_since = _silent_since(start.known, found.message)
 
     return RunView(
         row=row,
         task=task,
         at=at,
         state=state,
-        is_current=known.counts(task),
+        is_current=start.counts(task),
         steps=steps,
-        progress=None if known.end else found.message.progress,
-        known=known,
+        progress=None if start.end else found.message.progress,
+        start=start,
         until=until,
         silent_since=silent_since,
     )
 
 
-def _silent_since(facts: KnownStart, message: LastMessage) -> datetime | None:
+def _silent_since(known: KnownStart, message: LastMessage) -> datetime | None:
     """Return since when a run that is waited for is silent, None if it is not."""
-    start = facts.start
+    start = known.start
     may_be_silent = start.heartbeat_timeout
     if may_be_silent is None:
         may_be_silent = start.completion_timeout or 0
 
-    silent = facts.last_report_at(message) + timedelta(seconds=may_be_silent / 2)
-    silent = min(silent, facts.until).astimezone(UTC)
+    silent = known.last_report_at(message) + timedelta(seconds=may_be_silent / 2)
+    silent = min(silent, known.until).astimezone(UTC)
     return silent if silent <= datetime.now(UTC) else None
 
 
@@ -251,7 +251,7 @@ class _Entries(NamedTuple):
     :param revoked_at: when its token was revoked, None if it was not
     """
 
-    facts: KnownStart | None = None
+    known: KnownStart | None = None
     message: LastMessage = LastMessage()
     revoked_at: datetime | None = None
 
@@ -263,9 +263,9 @@ def _entries_of(entries: Mapping[str, Any], key: re.Match[str]) -> _Entries:
     :raises InvalidRequestError: if a person has damaged an entry
     """
     start = read_start(place_of(key), entries[key[0]], name=key[3])
-    facts = known_start(start, entries.get, name=key[3])
+    known = known_start(start, entries.get, name=key[3])
     if start.token_hash is None:
-        return _Entries(facts)
+        return _Entries(known)
 
     message = read_message(entries.get(message_key(start.token_hash)))
     revoked_at = None
@@ -273,19 +273,19 @@ def _entries_of(entries: Mapping[str, Any], key: re.Match[str]) -> _Entries:
     if entries.get(revoked) is not None:
         revoked_at = read_entry(Revoked, revoked, entries[revoked]).at
 
-    facts = facts._replace(is_revoked=revoked_at is not None)
-    return _Entries(facts, message, revoked_at)
+    known = known._replace(is_revoked=revoked_at is not None)
+    return _Entries(known, message, revoked_at)
 
 
-def _steps(facts: KnownStart, found: _Entries, state: RunStatus) -> Iterator[Step]:
+def _steps(known: KnownStart, found: _Entries, state: RunStatus) -> Iterator[Step]:
     """Yield the steps: what the task did, and what the run reported and was told."""
-    for step in _all_steps(facts, found, state):
+    for step in _all_steps(known, found, state):
         yield step._replace(at=step.at.astimezone(UTC))
 
 
-def _all_steps(facts: KnownStart, found: _Entries, state: RunStatus) -> Iterator[Step]:
+def _all_steps(known: KnownStart, found: _Entries, state: RunStatus) -> Iterator[Step]:
     message = found.message
-    start, outcome, reports = facts.start, facts.outcome, facts.reports
+    start, outcome, reports = known.start, known.outcome, known.reports
     claim, end = reports.claim, reports.end
 
     if start.run:
@@ -318,8 +318,8 @@ def _all_steps(facts: KnownStart, found: _Entries, state: RunStatus) -> Iterator
     if reports.stopped:
         yield Step(reports.stopped, "Stopped: the run is no longer wanted")
     if reports.refused:
-        known = claim or end or start
-        yield Step(known.at, "Other runs were stopped", ", ".join(reports.refused))
+        then = claim or end or start
+        yield Step(then.at, "Other runs were stopped", ", ".join(reports.refused))
     if found.revoked_at:
         yield Step(found.revoked_at, "Revoked: no run may claim this start")
 

@@ -18,10 +18,10 @@ from workflow_automation_provider.execution.record.entries import (
 )
 from workflow_automation_provider.execution.record.start_decision import KnownStart, why_not
 from workflow_automation_provider.plugins.advice import (
-    Known,
     KnownBatch,
     RunStatus,
     TaskNow,
+    TaskStart,
     advise,
     advise_batch,
     given_keys,
@@ -56,26 +56,26 @@ def known(
     given: object = None,
     others: tuple[KnownStart | None, ...] = (),
     **fields: Any,
-) -> Known:
+) -> TaskStart:
     start = Start(
         **{"try_number": 1, "number": 0, "at": AT, "max_tries": 0, "token_hash": TOKEN, **fields}
     )
     facts = KnownStart(start=start, outcome=outcome, reports=reports or RunReports())
-    return Known(try_number=1, facts=facts, name=name, others=others, given=given)
+    return TaskStart(try_number=1, known=facts, name=name, others=others, given=given)
 
 
-def waits(*args: Any, **fields: Any) -> Known:
+def waits(*args: Any, **fields: Any) -> TaskStart:
     return known(*args, completion_timeout=3600.0, **fields)
 
 
-def kinds(now: TaskNow, *starts: Known) -> list[str]:
+def kinds(now: TaskNow, *starts: TaskStart) -> list[str]:
     return [action.kind.value for action in advise(now, starts).actions]
 
 
 ROWS = {
     "cleared": (task("queued", max_tries=2), known(), "before the task was cleared", []),
     "made again": (task("failed", try_number=0), known(), "made again", []),
-    "unreadable": (task(), Known(try_number=1, facts=None), "cannot be read", []),
+    "unreadable": (task(), TaskStart(try_number=1, known=None), "cannot be read", []),
     "given, refused": (
         task(), known(NAMED, given="8"), "cannot continue with that run",
         [CONTINUE, START, SUCCEED, TAKE_BACK],
@@ -104,7 +104,7 @@ ROWS = {
     ),
     "doubt": (task(), known(), "A run may have been started", [CONTINUE, START, SUCCEED]),
     "doubt, not to be had": (
-        task(), known(others=(known().facts,)), "A run may have been started", [START, SUCCEED]
+        task(), known(others=(known().known,)), "A run may have been started", [START, SUCCEED]
     ),
     "failed since a Clear": (
         task(max_tries=2), known(), "A run may have been started", [CONTINUE, START, SUCCEED]
@@ -166,7 +166,7 @@ def test_a_batch(
     assert [action.kind.value for action in advice.actions] == expected
 
 
-def question(now: TaskNow, kind: str, *starts: Known) -> str:
+def question(now: TaskNow, kind: str, *starts: TaskStart) -> str:
     (found,) = [action for action in advise(now, starts).actions if action.kind.value == kind]
     return found.question
 
@@ -179,16 +179,16 @@ def question(now: TaskNow, kind: str, *starts: Known) -> str:
         (known(None, STOPPED), False), (known(NAMED, FAILED), False),
     ],
 )  # fmt: skip
-def test_no_second_run_unasked(start: Known, is_second: bool) -> None:
+def test_no_second_run_unasked(start: TaskStart, is_second: bool) -> None:
     assert ("second run" in question(task(), START, start)) is is_second
     both = question(task(), START, start, known(NOTHING, name="b"))
-    assert ("second run" in both) is (start.facts != known(NOTHING).facts)
+    assert ("second run" in both) is (start.known != known(NOTHING).known)
 
 
 def test_no_run_was_started_is_said_only_in_doubt() -> None:
     revoked = known(NAMED)
-    assert revoked.facts
-    revoked = Known(try_number=1, facts=revoked.facts._replace(is_revoked=True))
+    assert revoked.known
+    revoked = TaskStart(try_number=1, known=revoked.known._replace(is_revoked=True))
     assert state_of(task(), revoked) is RunStatus.DOUBT
     labels = [action.label for action in advise(task(), [revoked]).actions]
     assert labels[1] == "Start another run"
@@ -247,7 +247,7 @@ ids = st.sampled_from(["1", "2", "3"])
 maybe_ids = st.none() | ids
 
 
-def facts() -> st.SearchStrategy[KnownStart]:
+def known_starts() -> st.SearchStrategy[KnownStart]:
     reports = st.builds(
         RunReports,
         claim=st.none() | maybe_ids.map(lambda run_id: Claim(AT, run_id)),
@@ -263,17 +263,17 @@ def facts() -> st.SearchStrategy[KnownStart]:
     return st.builds(KnownStart, start=start, outcome=outcomes, reports=reports)
 
 
-@given(st.lists(facts(), min_size=1, max_size=3))
+@given(st.lists(known_starts(), min_size=1, max_size=3))
 def test_continue_is_offered_only_if_there_is_a_run_for_it(starts: list[KnownStart]) -> None:
     *others, last = starts
-    found = Known(try_number=1, facts=last, others=tuple(others)).can_continue
+    found = TaskStart(try_number=1, known=last, others=tuple(others)).can_continue
     tried = ("1", "2", "3", "new")
     assert found is any(why_not(run_id, last, others) is None for run_id in tried)
 
 
-@given(facts(), st.sampled_from([None, "failed", "success", "running", "awaiting_input"]))
+@given(known_starts(), st.sampled_from([None, "failed", "success", "running", "awaiting_input"]))
 def test_a_doubt_has_an_action(last: KnownStart, state: str | None) -> None:
-    start = Known(try_number=1, facts=last)
+    start = TaskStart(try_number=1, known=last)
     now = task(state, max_tries=2)
     if state == "failed":
         assert START in kinds(now, start)
@@ -283,6 +283,6 @@ def test_a_doubt_has_an_action(last: KnownStart, state: str | None) -> None:
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_none_where_an_entry_cannot_be_read(place: int) -> None:
-    starts: list[KnownStart | None] = [known().facts, known(NOTHING).facts]
+    starts: list[KnownStart | None] = [known().known, known(NOTHING).known]
     starts[place] = None
-    assert not Known(try_number=1, facts=starts[1], others=(starts[0],)).can_continue
+    assert not TaskStart(try_number=1, known=starts[1], others=(starts[0],)).can_continue

@@ -308,16 +308,16 @@ class Decision(enum.Enum):
     UNIDENTIFIED = "report that a run was started whose id is unknown"
 
 
-def decide(facts: KnownStart | None, options: StartOptions, adopted: str | None = None) -> Decision:
+def decide(known: KnownStart | None, options: StartOptions, adopted: str | None = None) -> Decision:
     """
     Decide what to do, by the table above.
 
-    :param facts: what is known of the last start, None if there is none
+    :param known: what is known of the last start, None if there is none
     :param adopted: id of the run that a person gives the task, None if there is none
     """
     last = None
-    if facts and facts.is_since_clear(options.max_tries):
-        last = facts
+    if known and known.is_since_clear(options.max_tries):
+        last = known
 
     is_adopted = last and last.start.run and last.start.run["run_id"] == adopted
     if adopted and not is_adopted:
@@ -353,7 +353,7 @@ def decide(facts: KnownStart | None, options: StartOptions, adopted: str | None 
 
 def is_certain(
     decision: Decision,
-    facts: KnownStart | None,
+    known: KnownStart | None,
     *,
     is_adopted: bool = False,
     is_first: bool = False,
@@ -362,24 +362,24 @@ def is_certain(
     """
     Return whether a decision holds, even if a read has missed an entry that is there.
 
-    :param facts: what is seen of the last start, None if none is seen
+    :param known: what is seen of the last start, None if none is seen
     :param is_adopted: whether an entry is seen by which a person gives the task a run
     :param is_first: whether the task instance was never executed before
     :param is_own: whether Airflow continues the try of this start, which then looks again anyway
     """
-    if facts is None:
+    if known is None:
         return is_first
     if decision is not Decision.RETURN or is_adopted:
         return False
-    if facts.outcome is None and facts.start.run is None:
+    if known.outcome is None and known.start.run is None:
         return False  # the outcome, which names the run, may be there
 
-    end = facts.reports.end
+    end = known.reports.end
     has_failed = end is not None and end.status == "failed"
     # No start follows such a one, so it was the last: its run has begun, and not failed; or it had
     # a response, and gave out no token.
-    goes_on = facts.reports.has_begun and not has_failed
-    return is_own or goes_on or facts.start.token_hash is None
+    goes_on = known.reports.has_begun and not has_failed
+    return is_own or goes_on or known.start.token_hash is None
 
 
 def why_not(run_id: str, last: KnownStart | None, others: Sequence[KnownStart]) -> str | None:

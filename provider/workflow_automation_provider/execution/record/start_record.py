@@ -86,18 +86,18 @@ class StartRecord(TaskRecord):
     def last_start(self) -> KnownStart | None:
         """Return what is seen of the last start, None if none is seen."""
         for start in self._starts():
-            return self._facts(start, looks=start.max_tries == self.max_tries)
+            return self._known(start, looks=start.max_tries == self.max_tries)
         return None
 
     def all_starts(self) -> list[KnownStart]:
         """Return what is seen of all starts, last first, including those from before a Clear."""
         return [
-            self._facts(start, looks=number == 0) for number, start in enumerate(self._starts())
+            self._known(start, looks=number == 0) for number, start in enumerate(self._starts())
         ]
 
-    def look(self, facts: KnownStart, *, certainly: bool = False) -> KnownStart:
+    def look(self, known: KnownStart, *, certainly: bool = False) -> KnownStart:
         """
-        Return the facts of a start that gave out a token, with what its run has reported by now.
+        Return what is known of a start with a token, also what its run has reported by now.
 
         A mailbox that cannot be read says nothing of the run, and decides nothing.
 
@@ -107,15 +107,15 @@ class StartRecord(TaskRecord):
         :raises ConnectionUnusableError: if the mailbox cannot be read
         :raises NotSentError: so, of a start that started nothing
         """
-        run_id = facts.run(None).get("run_id")
+        run_id = known.run(None).get("run_id")
         try:
-            return facts._replace(reports=self._reports(facts.start, certainly=certainly))
+            return known._replace(reports=self._reports(known.start, certainly=certainly))
         except RunTimeoutError as error:
             run = f"Run {run_id}" if run_id else "A run"
             raise error.with_facts(run_id=run_id, consequence=f"{run} was started.") from None
         except NotSentError as error:
-            text = self.text(facts, lambda _: None)
-            raise _unread(error, facts, run_id, text) from error.__cause__
+            text = self.text(known, lambda _: None)
+            raise _unread(error, known, run_id, text) from error.__cause__
 
     def _reports(self, start: Start, *, certainly: bool) -> RunReports:
         """Return what the run of a start has reported, as far as it is seen."""
@@ -160,7 +160,7 @@ class StartRecord(TaskRecord):
         entry = self._read(start_key(place, self.name))
         with contextlib.suppress(InvalidRequestError):
             start = read_start(place, entry, name=self.name)
-            known = known_start(start, self._read_for_facts, name=self.name)
+            known = known_start(start, self._read_for_known, name=self.name)
             return known.text(redactor_of(start.conn_id))
 
         return f"try {place[0]} may have started a run: its entry cannot be read."
@@ -222,17 +222,17 @@ class StartRecord(TaskRecord):
 
         return starts
 
-    def _facts(self, start: Start, *, looks: bool) -> KnownStart:
+    def _known(self, start: Start, *, looks: bool) -> KnownStart:
         """
         Return what is seen of a start.
 
         :param looks: whether to look into its mailbox, if it has one
         :raises WorkflowAutomationError: if that cannot be read, or what is there is not valid
         """
-        facts = known_start(start, self._read_for_facts, name=self.name)
-        return self.look(facts) if looks and start.mailbox else facts
+        known = known_start(start, self._read_for_known, name=self.name)
+        return self.look(known) if looks and start.mailbox else known
 
-    def _read_for_facts(self, key: str) -> Any:
+    def _read_for_known(self, key: str) -> Any:
         if key.startswith(REPORT):
             return self._read_again(key)  # the run may have reported more
         return self._read(key)
@@ -284,7 +284,7 @@ class StartRecord(TaskRecord):
         """Record what the response to a start said."""
         self.set(outcome_key(start.place, self.name), entry_of(outcome))
 
-    def revoke(self, facts: KnownStart) -> KnownStart:
+    def revoke(self, known: KnownStart) -> KnownStart:
         """
         Revoke the token of a start: no run can claim it any more; return what is known by then.
 
@@ -292,13 +292,13 @@ class StartRecord(TaskRecord):
 
         :raises Exception: if it is not certain that it is revoked
         """
-        token = facts.start.token_hash
+        token = known.start.token_hash
         assert token  # noqa: S101
-        if facts.start.can_call:
+        if known.start.can_call:
             self.set(revoked_key(token), entry_of(Revoked(datetime.now(UTC))))
-            self._write_again(facts.start)
+            self._write_again(known.start)
 
-        return self.look(facts, certainly=True)._replace(is_settled=True)
+        return self.look(known, certainly=True)._replace(is_settled=True)
 
     def adopt(self, run: RunResult, last: KnownStart | None, **wait: float | None) -> KnownStart:
         """
@@ -307,25 +307,25 @@ class StartRecord(TaskRecord):
         :param wait: the timeouts of :class:`~.entries.Start`
         """
         before = last.start if last else None
-        known: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if before:
-            known = {
+            fields = {
                 "conn_id": before.conn_id,
                 "origin": before.origin,
                 "flow_id": before.flow_id,
             }
 
         if before and before.token_hash:
-            known["token_hash"] = before.token_hash
-            known["callback_url"] = before.callback_url
-            known["mailbox"] = before.mailbox
+            fields["token_hash"] = before.token_hash
+            fields["callback_url"] = before.callback_url
+            fields["mailbox"] = before.mailbox
             if before.mailbox:
                 wait.pop("heartbeat_timeout", None)  # its run can report nothing but its end
                 wait["completion_timeout"] = _left_to_write(before, wait)
 
-            known["issuer"] = before.issuer or before.place
+            fields["issuer"] = before.issuer or before.place
 
-        start = self.new_start(run=run, **known, **wait)
+        start = self.new_start(run=run, **fields, **wait)
         self.write_start(start)
 
         if before and before.can_call:
@@ -334,8 +334,8 @@ class StartRecord(TaskRecord):
             self._write_again(before)
 
         self.forget_adopted()
-        facts = KnownStart(start=start)
-        return self.look(facts, certainly=True) if start.token_hash else facts
+        known = KnownStart(start=start)
+        return self.look(known, certainly=True) if start.token_hash else known
 
     def forget_adopted(self) -> None:
         """Delete what a person wrote: it would bring the run back at a Clear months later."""
@@ -366,21 +366,21 @@ class StartRecord(TaskRecord):
 
 
 def _unread(
-    error: NotSentError, facts: KnownStart, run_id: str | None, consequence: str
+    error: NotSentError, known: KnownStart, run_id: str | None, consequence: str
 ) -> WorkflowAutomationError:
     """
     Return the error for a mailbox that cannot be read: what is known of the start stays true.
 
     :param consequence: what it and earlier starts may have left, in words
     """
-    status = facts.outcome and facts.outcome.status
+    status = known.outcome and known.outcome.status
     if status == "not started":
         return error.with_facts(consequence=f"Nothing was sent in this try. {consequence}".strip())
 
     code, accepted = Code.CONNECTION, Accepted.YES
     if status == "unidentified":
         code = Code.UNIDENTIFIED
-    elif status is None and facts.start.run is None:
+    elif status is None and known.start.run is None:
         code, accepted = Code.START_UNKNOWN, Accepted.MAYBE
 
     return ConnectionUnusableError(
@@ -388,7 +388,7 @@ def _unread(
         consequence=f"Before, {consequence}",
         code=code,
         accepted=accepted,
-        flow_id=facts.start.flow_id,
+        flow_id=known.start.flow_id,
         run_id=run_id,
     )
 

@@ -91,11 +91,11 @@ class CompletionWait:
         self._options = options
         self._xcoms = xcoms
 
-    def wait(self, facts: KnownStart) -> RunResult:
+    def wait(self, known: KnownStart) -> RunResult:
         """
         Return the run with the flow's result once it succeeded; suspend the task until then.
 
-        :param facts: what is known of its start
+        :param known: what is known of its start
         :raises RunFailedError: if the run failed, or was told to stop
         :raises RunTimeoutError: if no result was reported in time
         :raises InvalidRequestError: if the task has adopted the run, and another one has the task
@@ -104,30 +104,30 @@ class CompletionWait:
         :raises BaseException: Airflow's signal to suspend the task
         """
         problem = ""
-        while not facts.reports.end:
-            left = self._left(facts)
+        while not known.reports.end:
+            left = self._left(known)
             if left <= timedelta():
                 # What was not seen may be there.
-                facts = self._look(facts, certainly=True)
-                left = self._left(facts)
-                if left <= timedelta() and not facts.reports.end:
-                    raise self._timed_out(facts)
+                known = self._look(known, certainly=True)
+                left = self._left(known)
+                if left <= timedelta() and not known.reports.end:
+                    raise self._timed_out(known)
 
                 continue
 
             if self._options.trigger_failure:
-                raise self._trigger_failed(facts)
+                raise self._trigger_failed(known)
             if is_supervised():
-                self._suspend(facts, left)
+                self._suspend(known, left)
             # Outside a scheduler, nobody would wake the task.
             if self._retrier.is_ended():
                 raise RunTimeoutError(
-                    "The task was ended before anybody said how the run ended.", **self._ids(facts)
+                    "The task was ended before anybody said how the run ended.", **self._ids(known)
                 )
 
             time.sleep(POLL_INTERVAL)
             try:
-                facts = self._look(facts)
+                known = self._look(known)
             except ConnectionUnusableError as error:
                 # It may pass, as for the trigger.
                 if error.message != problem:
@@ -135,82 +135,82 @@ class CompletionWait:
 
                 problem = error.message
 
-        return self._ended(facts, facts.reports.end)
+        return self._ended(known, known.reports.end)
 
-    def _look(self, facts: KnownStart, *, certainly: bool = False) -> KnownStart:
+    def _look(self, known: KnownStart, *, certainly: bool = False) -> KnownStart:
         """
-        Return the facts with what the run has reported by now.
+        Return what is known, with what the run has reported by now.
 
         :raises RunFailedError: if it was told to stop, or has written no valid end
         :raises ConnectionUnusableError: if its mailbox cannot be read
         :raises InvalidRequestError: if the task has adopted the run, and another one has the task
         """
-        facts = self._record.look(facts, certainly=certainly)
-        run, reports = facts.start.run, facts.reports
+        known = self._record.look(known, certainly=certainly)
+        run, reports = known.start.run, known.reports
         if run:
             check_adopted(run["run_id"], reports)
         if reports.stopped and not reports.end:
-            raise RunFailedError("The run was told to stop.", **self._ids(facts))
+            raise RunFailedError("The run was told to stop.", **self._ids(known))
 
-        return facts
+        return known
 
     # Time ---------------------------------------------------------------------------------------
 
-    def _left(self, facts: KnownStart) -> timedelta:
+    def _left(self, known: KnownStart) -> timedelta:
         """Return how long the task may still wait for the next report of the run."""
         now = datetime.now(UTC)
-        left = facts.until - now
-        if facts.start.heartbeat_timeout is None:
+        left = known.until - now
+        if known.start.heartbeat_timeout is None:
             return left
-        silent_until = self._last_report_at(facts) + timedelta(
-            seconds=facts.start.heartbeat_timeout
+        silent_until = self._last_report_at(known) + timedelta(
+            seconds=known.start.heartbeat_timeout
         )
         return min(left, silent_until - now)
 
-    def _last_report_at(self, facts: KnownStart) -> datetime:
+    def _last_report_at(self, known: KnownStart) -> datetime:
         """Return when the run last reported something, or the wait began."""
-        assert facts.start.token_hash  # noqa: S101
-        return facts.last_report_at(self._record.last_message(facts.start.token_hash))
+        assert known.start.token_hash  # noqa: S101
+        return known.last_report_at(self._record.last_message(known.start.token_hash))
 
-    def _trigger_failed(self, facts: KnownStart) -> WorkflowAutomationError:
+    def _trigger_failed(self, known: KnownStart) -> WorkflowAutomationError:
         """Return the error for a task whose trigger has failed, or was never run in time."""
         failure = self._options.trigger_failure
         if failure == "Trigger timeout":
-            return self._overdue(facts)
-        return trigger_failed(failure).with_facts(**self._ids(facts))
+            return self._overdue(known)
+        return trigger_failed(failure).with_facts(**self._ids(known))
 
-    def _timed_out(self, facts: KnownStart) -> RunTimeoutError:
+    def _timed_out(self, known: KnownStart) -> RunTimeoutError:
         """Return the error for a run that is overdue, or silent."""
-        if facts.until <= datetime.now(UTC):
-            return self._overdue(facts)
-        last = self._last_report_at(facts).isoformat(timespec="seconds")
-        timeout = timedelta(seconds=facts.start.heartbeat_timeout or 0)
+        if known.until <= datetime.now(UTC):
+            return self._overdue(known)
+        last = self._last_report_at(known).isoformat(timespec="seconds")
+        timeout = timedelta(seconds=known.start.heartbeat_timeout or 0)
         return RunTimeoutError(
             f"The run has said nothing since {last}, for longer than heartbeat_timeout "
             f"({timeout}).",
             code=Code.RUN_SILENT,
-            **self._ids(facts),
+            **self._ids(known),
         )
 
-    def _overdue(self, facts: KnownStart) -> RunTimeoutError:
-        run = facts.run(self._redactor_or_none(facts))
+    def _overdue(self, known: KnownStart) -> RunTimeoutError:
+        run = known.run(self._redactor_or_none(known))
         where = "the workflow's list of runs"
         if "run_link" in run:
             where = run["run_link"]
         elif "run_id" in run:
             where = f"run {run['run_id']}"
 
-        timeout = facts.until - facts.since
+        timeout = known.until - known.since
         when = f"within completion_timeout ({timeout})"
-        if facts.start.mailbox and facts.start.run:
-            when = f"by {facts.until:%H:%M:%S}, after which the run cannot write to its mailbox"
+        if known.start.mailbox and known.start.run:
+            when = f"by {known.until:%H:%M:%S}, after which the run cannot write to its mailbox"
 
         overdue = RunTimeoutError(
-            f"No result was reported {when}. {self._reports_text(facts)}",
-            next_step=f"Look at {where}.\n{_last_step_text(facts.start)}",
-            **self._ids(facts),
+            f"No result was reported {when}. {self._reports_text(known)}",
+            next_step=f"Look at {where}.\n{_last_step_text(known.start)}",
+            **self._ids(known),
         )
-        if facts.start.can_call:
+        if known.start.can_call:
             return overdue
 
         run_text = f"Run {overdue.run_id}" if overdue.run_id else "A run"
@@ -218,25 +218,25 @@ class CompletionWait:
 
     # Suspend ------------------------------------------------------------------------------------
 
-    def _suspend(self, facts: KnownStart, left: timedelta) -> NoReturn:
+    def _suspend(self, known: KnownStart, left: timedelta) -> NoReturn:
         if not self._options.is_resumed:
             warn_without_retries(self._record, self._log)
 
-        redactor = self._redactor_or_none(facts)
-        run = facts.run(redactor)
+        redactor = self._redactor_or_none(known)
+        run = known.run(redactor)
         self._log.info(
             "Waiting for the end of run %s, until %s at the latest.",
             one_line(run.get("run_id", "(id not shown)")),
-            facts.until.isoformat(timespec="seconds"),
+            known.until.isoformat(timespec="seconds"),
         )
-        if redactor or not facts.reports.run_id:
-            self._xcoms.push(run, facts.response)
-        if facts.start.mailbox:
-            self._defer(facts, left)
+        if redactor or not known.reports.run_id:
+            self._xcoms.push(run, known.response)
+        if known.start.mailbox:
+            self._defer(known, left)
 
         sleep = MIN_SLEEP
         if self._options.is_resumed:
-            waited = datetime.now(UTC) - facts.since
+            waited = datetime.now(UTC) - known.since
             sleep = min(left, _SLEEP_FACTOR * waited, _MAX_SLEEP)
 
         from airflow.sdk.exceptions import TaskAwaitingInput
@@ -247,7 +247,7 @@ class CompletionWait:
             timeout=max(MIN_SLEEP, sleep),
         )
 
-    def _defer(self, facts: KnownStart, left: timedelta) -> NoReturn:
+    def _defer(self, known: KnownStart, left: timedelta) -> NoReturn:
         """Suspend the task until its run has written to its mailbox, or the wait is over."""
         from airflow.sdk.exceptions import TaskDeferred
 
@@ -255,7 +255,7 @@ class CompletionWait:
 
         raise TaskDeferred(
             trigger=mailbox.MailboxTrigger(
-                facts.start.mailbox, facts.until.isoformat(), mailbox.INTERVAL
+                known.start.mailbox, known.until.isoformat(), mailbox.INTERVAL
             ),
             method_name="execute_complete",
             kwargs={"pushed": self._xcoms.pushed},
@@ -265,18 +265,18 @@ class CompletionWait:
 
     # The end ------------------------------------------------------------------------------------
 
-    def _ended(self, facts: KnownStart, end: End) -> RunResult:
+    def _ended(self, known: KnownStart, end: End) -> RunResult:
         """
         Return the run and the flow's result.
 
         :raises RunFailedError: if the run failed
         :raises ConnectionUnusableError: if the connection cannot be used
         """
-        redactor = self._redactor(facts, end)
-        run = facts.run(redactor)
-        self._log.info(self._reports_text(facts))
-        response = facts.response
-        if response and facts.reports.run_id not in (None, response.get("run_id")):
+        redactor = self._redactor(known, end)
+        run = known.run(redactor)
+        self._log.info(self._reports_text(known))
+        response = known.response
+        if response and known.reports.run_id not in (None, response.get("run_id")):
             self._log.warning(
                 "Run %s has the task, and not that of the response: run %s. Any files that were "
                 "uploaded before the run reported are with the latter.",
@@ -286,7 +286,7 @@ class CompletionWait:
             self._xcoms.push(run, response)
 
         expects_claim = self._options.on_unknown_start == "claim"
-        if expects_claim and facts.start.can_call and not facts.reports.claim:
+        if expects_claim and known.start.can_call and not known.reports.claim:
             self._log.warning(
                 "The run has not claimed its start: the flow has no first step that does. Wherever "
                 "the outcome of a start is unknown, another run is started, as with "
@@ -310,10 +310,10 @@ class CompletionWait:
         self._log.info(succeeded)
         return run if result is None else {**run, "result": result}
 
-    def _redactor_or_none(self, facts: KnownStart) -> Redactor | None:
-        return redactor_or_none(self._hook, facts.start.conn_id)
+    def _redactor_or_none(self, known: KnownStart) -> Redactor | None:
+        return redactor_or_none(self._hook, known.start.conn_id)
 
-    def _redactor(self, facts: KnownStart, end: End) -> Redactor:
+    def _redactor(self, known: KnownStart, end: End) -> Redactor:
         """
         Return what knows the connection's secrets.
 
@@ -321,20 +321,20 @@ class CompletionWait:
         """
         ended = "succeeded" if end.status == "success" else "failed"
         with usable_connection(f"The flow said that the run {ended}, which is stored"):
-            return redactor_for(self._hook, facts.start.conn_id)
+            return redactor_for(self._hook, known.start.conn_id)
 
-    def _reports_text(self, facts: KnownStart) -> str:
+    def _reports_text(self, known: KnownStart) -> str:
         """Return when the run reported what, in order, and the last call that was refused."""
-        assert facts.start.token_hash  # noqa: S101
+        assert known.start.token_hash  # noqa: S101
         message = LastMessage()
         with contextlib.suppress(Exception):  # it decides nothing
-            message = self._record.last_message(facts.start.token_hash)
+            message = self._record.last_message(known.start.token_hash)
 
         reports: list[tuple[datetime, str]] = []
-        if facts.reports.claim:
-            reports.append((facts.reports.claim.at, "started"))
-        if facts.reports.end:
-            reports.append((facts.reports.end.at, facts.reports.end.status))
+        if known.reports.claim:
+            reports.append((known.reports.claim.at, "started"))
+        if known.reports.end:
+            reports.append((known.reports.end.at, known.reports.end.status))
         if message.at:
             reports.append((message.at, "running (its last)"))
 
@@ -345,7 +345,7 @@ class CompletionWait:
 
         if message.refused_at:
             shown = "(not shown)"
-            redactor = self._redactor_or_none(facts)
+            redactor = self._redactor_or_none(known)
             if redactor:
                 shown = one_line(redactor.text(message.refusal))
 
@@ -353,9 +353,9 @@ class CompletionWait:
 
         return text
 
-    def _ids(self, facts: KnownStart) -> dict[str, Any]:
+    def _ids(self, known: KnownStart) -> dict[str, Any]:
         """Return what an error names of the run."""
-        run = facts.run(self._redactor_or_none(facts))
+        run = known.run(self._redactor_or_none(known))
         return {"run_id": run.get("run_id"), "flow_id": run.get("flow_id")}
 
 

@@ -158,16 +158,16 @@ class StartSender:
             # A task that waits is continued by its record alone.
             return self._after_error(_not_recorded(started), run=started)
 
-        facts = KnownStart(start=self._start, outcome=outcome)
+        known = KnownStart(start=self._start, outcome=outcome)
         if self._start.token_hash is None:
-            return facts
+            return known
 
         # A proxy may have sent the request twice, and returned the run that is told to stop.
         try:
-            return self._record.look(facts)
+            return self._record.look(known)
         except Exception:
             self._log.warning("Whether another run has claimed is unknown.", exc_info=True)
-            return facts
+            return known
 
     def _after_error(
         self, error: WorkflowAutomationError, run: RunResult | None = None
@@ -196,24 +196,24 @@ class StartSender:
             raise error
 
         try:
-            facts = self._settled(KnownStart(start=self._start, outcome=outcome), error)
+            known = self._settled(KnownStart(start=self._start, outcome=outcome), error)
         except (ConnectionUnusableError, NotSentError) as problem:
             # The next try looks again.
             raise problem.with_facts(
                 consequence=f"{error.reason}\n{error.consequence}"
             ) from problem.__cause__
 
-        if facts and facts.reports.has_begun:
+        if known and known.reports.has_begun:
             if error.accepted is Accepted.NO:
                 self._log.warning("The run has begun anyway: %s", error.reason)
-            return facts
+            return known
 
-        if facts is None or error.accepted is Accepted.NO:
+        if known is None or error.accepted is Accepted.NO:
             raise error
 
-        raise self._in_doubt(error, is_settled=facts.is_settled)
+        raise self._in_doubt(error, is_settled=known.is_settled)
 
-    def _settled(self, facts: KnownStart, error: WorkflowAutomationError) -> KnownStart | None:
+    def _settled(self, known: KnownStart, error: WorkflowAutomationError) -> KnownStart | None:
         """
         Return what is known of a start without a usable response.
 
@@ -230,12 +230,12 @@ class StartSender:
         is_left_to_next_try = not self._start.can_call or has_next_try
         try:
             if error.accepted is Accepted.NO:
-                facts = self._record.look(facts)
+                known = self._record.look(known)
             else:
-                facts = self._settlement.await_report(facts)
-            if facts.reports.has_begun or is_left_to_next_try or self._retrier.is_ended():
-                return facts
-            return self._settlement.revoke(facts)
+                known = self._settlement.await_report(known)
+            if known.reports.has_begun or is_left_to_next_try or self._retrier.is_ended():
+                return known
+            return self._settlement.revoke(known)
         except (ConnectionUnusableError, NotSentError, RunTimeoutError):
             raise
         except Exception:

@@ -39,7 +39,7 @@ class Settlement:
         self._log = retrier.log
         self.claim_timeout = claim_timeout
 
-    def settle(self, facts: KnownStart) -> KnownStart:
+    def settle(self, known: KnownStart) -> KnownStart:
         """
         Wait for what a run reports, and revoke its token if it has not begun.
 
@@ -47,13 +47,13 @@ class Settlement:
 
         :raises Exception: if it is not certain that the token is revoked
         """
-        if not facts.is_denied:
-            facts = self.await_report(facts, looks=False)
-        if facts.reports.has_begun:
-            return facts
-        return self.revoke(facts)
+        if not known.is_denied:
+            known = self.await_report(known, looks=False)
+        if known.reports.has_begun:
+            return known
+        return self.revoke(known)
 
-    def await_report(self, facts: KnownStart, *, looks: bool = True) -> KnownStart:
+    def await_report(self, known: KnownStart, *, looks: bool = True) -> KnownStart:
         """
         Wait for a run to claim or to end, or for the task's end.
 
@@ -61,19 +61,19 @@ class Settlement:
         :raises ConnectionUnusableError: if its mailbox cannot be read at the last look
         """
         # Another worker's clock may be ahead.
-        until = min(facts.start.at, datetime.now(UTC)) + self.claim_timeout
+        until = min(known.start.at, datetime.now(UTC)) + self.claim_timeout
         is_logged, problem = False, None
         while True:
             if looks:
-                facts, problem = self._looked(facts)
+                known, problem = self._looked(known)
 
             looks = True
             left = (until - datetime.now(UTC)).total_seconds()
-            is_known = facts.reports.has_begun or facts.reports.stopped
+            is_known = known.reports.has_begun or known.reports.stopped
             if is_known or self._retrier.is_ended() or left <= 0:
                 if problem:
                     raise problem
-                return facts
+                return known
 
             if not is_logged:
                 # If this is the last try, and is killed while it waits, its log ends here.
@@ -85,21 +85,21 @@ class Settlement:
 
             time.sleep(min(POLL_INTERVAL, left))
 
-    def _looked(self, facts: KnownStart) -> tuple[KnownStart, WorkflowAutomationError | None]:
-        """Return the facts, and why the mailbox cannot be read, which may pass."""
+    def _looked(self, known: KnownStart) -> tuple[KnownStart, WorkflowAutomationError | None]:
+        """Return what is known, and why the mailbox cannot be read, which may pass."""
         try:
-            return self._record.look(facts), None
+            return self._record.look(known), None
         except (ConnectionUnusableError, NotSentError) as problem:
-            return facts, problem
+            return known, problem
 
-    def revoke(self, facts: KnownStart) -> KnownStart:
+    def revoke(self, known: KnownStart) -> KnownStart:
         """
         Revoke the token of a start, and return what is known of it by then.
 
         :raises Exception: if it is not certain that the token is revoked
         """
-        revoked = self._record.revoke(facts)
-        if facts.start.can_call and not revoked.reports.has_begun:
+        revoked = self._record.revoke(known)
+        if known.start.can_call and not revoked.reports.has_begun:
             self._log.info(
                 "No run has claimed this start: one that does so from now on is told to stop."
             )

@@ -105,7 +105,7 @@ class RunStarter:
 
         An error of this try must mention it, if this try started nothing.
         """
-        self.facts: KnownStart
+        self.known: KnownStart
         """What is known of the start whose run is returned."""
         self._last: KnownStart | None = None
         self._adopted: RunResult | None = None
@@ -255,14 +255,14 @@ class RunStarter:
             "Returning run %s, which was entered in the task's state store, not starting another.",
             one_line(run["run_id"]),
         )
-        facts = self._record.adopt(run, last, **self._options.wait_fields)
-        if facts.start.mailbox and facts.start.wait_for_completion:
+        known = self._record.adopt(run, last, **self._options.wait_fields)
+        if known.start.mailbox and known.start.wait_for_completion:
             self._log.info(
                 "The task waits until %s at the latest: the run cannot write to its mailbox later.",
-                facts.until.isoformat(timespec="seconds"),
+                known.until.isoformat(timespec="seconds"),
             )
 
-        return self._return(facts)
+        return self._return(known)
 
     def _return_last(self) -> RunResult:
         """
@@ -276,30 +276,30 @@ class RunStarter:
             self._record.forget_adopted()
         return run
 
-    def _return(self, facts: KnownStart) -> RunResult:
+    def _return(self, known: KnownStart) -> RunResult:
         """
         Return the run of a start.
 
         :raises WorkflowAutomationError: if it was told to stop, or another one has the task
         """
-        if facts.start.run:
-            check_adopted(facts.start.run["run_id"], facts.reports)
-        if facts.reports.stopped:
-            raise self._stopped_run(facts)
+        if known.start.run:
+            check_adopted(known.start.run["run_id"], known.reports)
+        if known.reports.stopped:
+            raise self._stopped_run(known)
 
-        self.facts = facts
-        redactor = self._redactor(facts)
-        run = facts.run(redactor)
-        self._log_return(facts, run, redactor)
+        self.known = known
+        redactor = self._redactor(known)
+        run = known.run(redactor)
+        self._log_return(known, run, redactor)
         return run
 
-    def _log_return(self, facts: KnownStart, run: RunResult, redactor: Redactor | None) -> None:
+    def _log_return(self, known: KnownStart, run: RunResult, redactor: Redactor | None) -> None:
         """Log what a person may want to know of a run that is returned."""
-        start, reports = facts.start, facts.reports
+        start, reports = known.start, known.reports
         is_of_earlier_try = start.place[0] != self._record.try_number
         is_returned = is_of_earlier_try and not start.run and not self._options.is_resumed
         if self.earlier and is_returned:
-            text = _sentence(self._text(facts))
+            text = _sentence(self._text(known))
             self._log.info("%s Returning that run, not starting another.", text)
 
         if start.request and self._options.request and start.request != self._options.request:
@@ -320,8 +320,8 @@ class RunStarter:
                 "started it, and the run did not say it."
             )
 
-    def _stopped_run(self, facts: KnownStart) -> RunFailedError:
-        run = facts.run(self._redactor(facts))
+    def _stopped_run(self, known: KnownStart) -> RunFailedError:
+        run = known.run(self._redactor(known))
         return RunFailedError("The run was told to stop.", run_id=run.get("run_id"))
 
     def _error_for(self, decision: Decision) -> WorkflowAutomationError:
@@ -377,24 +377,24 @@ class RunStarter:
             return "no run has claimed that start, and one that asks from now on is told to stop"
         return f"on_unknown_start is {self._options.on_unknown_start!r}"
 
-    def _redactor(self, facts: KnownStart) -> Redactor | None:
+    def _redactor(self, known: KnownStart) -> Redactor | None:
         """Return the redactor for what a run reports, None if a connection cannot be used."""
-        return redactor_or_none(self._hook, facts.start.conn_id)
+        return redactor_or_none(self._hook, known.start.conn_id)
 
-    def _as_error(self, facts: KnownStart) -> WorkflowAutomationError | None:
+    def _as_error(self, known: KnownStart) -> WorkflowAutomationError | None:
         """Return what a start may have left, as an error; None if nothing."""
-        text = self._text(facts)
+        text = self._text(known)
         if not text:
             return None
 
-        run_id = facts.run(self._redactor(facts)).get("run_id")
-        end = facts.reports.end
+        run_id = known.run(self._redactor(known)).get("run_id")
+        end = known.reports.end
         if end and end.status == "failed":
             return RunFailedError(text, run_id=run_id)
         if run_id:
             return UnidentifiedError(text, code=Code.CONNECTION, run_id=run_id)
 
-        kind = UnidentifiedError if facts.has_run else OutcomeUnknownError
+        kind = UnidentifiedError if known.has_run else OutcomeUnknownError
         return kind(f"{text} {_LOOK}")
 
     def _earlier_starts(self) -> tuple[Place, ...]:
@@ -404,9 +404,9 @@ class RunStarter:
             return ()
         return last.with_run
 
-    def _text(self, facts: KnownStart) -> str:
+    def _text(self, known: KnownStart) -> str:
         """Return in words what a start and those before it may have left; empty if nothing."""
-        return self._record.text(facts, functools.partial(redactor_or_none, self._hook))
+        return self._record.text(known, functools.partial(redactor_or_none, self._hook))
 
 
 def _sentence(text: str) -> str:

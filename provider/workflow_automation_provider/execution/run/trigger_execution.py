@@ -145,22 +145,22 @@ class TriggerExecution:
         :raises BaseException: Airflow's signal to suspend the task
         """
         assert self.run is not None  # noqa: S101
-        facts = self._starter.facts
-        if self._is_other_connection(facts) and not self._uploads_files:
+        known = self._starter.known
+        if self._is_other_connection(known) and not self._uploads_files:
             self._retrier.log.warning(
                 "The run was started by connection %s: %s is not used for it.",
-                facts.start.conn_id,
+                known.start.conn_id,
                 self._hook.workflow_automation_conn_id,
             )
 
         # As recorded when the run was started, whatever the DAG says now.
-        if not facts.start.wait_for_completion:
+        if not known.start.wait_for_completion:
             if self._options.wait_for_completion or self._options.is_resumed:
                 raise self._not_awaited(self.run)
             return self.run
 
         wait = CompletionWait(self._record, self._hook, self._retrier, self._options, self._xcoms)
-        return wait.wait(facts)
+        return wait.wait(known)
 
     def _not_awaited(self, run: RunResult) -> RunTimeoutError:
         """Return the error for a task that waits, and a start that does not say so."""
@@ -181,15 +181,15 @@ class TriggerExecution:
         """Keep the run, and store the link to it, at once if the task goes on after that."""
         self.run = run
         # A task that was resumed has stored it, or stores it with the run's XComs.
-        waits = self._starter.facts.start.wait_for_completion
+        waits = self._starter.known.start.wait_for_completion
         begins_to_wait = waits and not self._options.is_resumed
         self._xcoms.keep_link(run)
         if begins_to_wait or self._uploads_files:
             self._xcoms.push_link()
 
-    def _is_other_connection(self, facts: KnownStart) -> bool:
+    def _is_other_connection(self, known: KnownStart) -> bool:
         """Return whether the DAG names another connection than the run was started by."""
-        conn_id = facts.start.conn_id
+        conn_id = known.start.conn_id
         return conn_id not in (None, self._hook.workflow_automation_conn_id)
 
     # Start --------------------------------------------------------------------------------------
@@ -262,14 +262,14 @@ class TriggerExecution:
         if not self._uploads_files:
             return False
 
-        facts = self._starter.facts
-        end = facts.reports.end
+        known = self._starter.known
+        end = known.reports.end
         if end and end.status == "failed":
             self._retrier.log.warning("The run has failed: no files are uploaded.")
             return False
 
         # Without the connection, and without the files, which may be gone by now.
-        run_id = facts.reports.run_id or facts.run(None).get("run_id")
+        run_id = known.reports.run_id or known.run(None).get("run_id")
         return not (run_id and self._uploads.earlier_result(run_id))
 
     def upload(self, flow_id: str | None) -> None:
@@ -279,22 +279,22 @@ class TriggerExecution:
         :param flow_id: the flow, None for the connection's
         :raises WorkflowAutomationError: if they could not be uploaded
         """
-        facts = self._starter.facts
-        if self._is_other_connection(facts):
+        known = self._starter.known
+        if self._is_other_connection(known):
             raise _other_connection(
                 f"workflow_automation_conn_id is {self._hook.workflow_automation_conn_id!r}, and "
-                f"the run was started by {facts.start.conn_id!r}",
+                f"the run was started by {known.start.conn_id!r}",
                 "Name the connection that started the run.",
             )
 
         with usable_connection("The run was started"):
-            run = facts.run(redactor_for(self._hook, facts.start.conn_id))
+            run = known.run(redactor_for(self._hook, known.start.conn_id))
             origin = origin_of(self._hook.get_conn().base_url)
 
-        if facts.start.origin not in ("", origin):
+        if known.start.origin not in ("", origin):
             raise _other_connection(
                 f"The connection's base URL is at {origin}, and the run was started at "
-                f"{facts.start.origin}",
+                f"{known.start.origin}",
                 "Correct the connection's base URL.",
             )
 

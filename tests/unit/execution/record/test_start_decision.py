@@ -1,7 +1,7 @@
 """
 What is decided by the record.
 
-Every combination of facts, against the rules as the documentation states them.
+Every combination of what is known, against the rules as the documentation states them.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def start(**fields):
     return Start(**{"try_number": 1, "number": 0, "at": AT, "max_tries": 3, **fields})
 
 
-def facts_of_starts():
-    """Yield every combination of facts that can be."""
+def known_starts():
+    """Yield every combination of what can be known."""
     yield None
     for max_tries, request, run, earlier in product(
         (3, 4), ("a", "b"), (None, RUN), ((), ((0, 0),))
@@ -84,8 +84,8 @@ def facts_of_starts():
                     )
 
 
-def status(facts):
-    return facts.outcome.status if facts.outcome else "in doubt"
+def status(known):
+    return known.outcome.status if known.outcome else "in doubt"
 
 
 # The table of the ledger's documentation: the first row that fits.
@@ -160,11 +160,11 @@ def test_decide_takes_the_first_row_that_fits():
             (NO, YES), (NO, YES), policies, after_failed
         )
     ]
-    for facts, options, adopted in product(facts_of_starts(), asked_for, (None, "1", "2")):
+    for known, options, adopted in product(known_starts(), asked_for, (None, "1", "2")):
         row, decision = next(
-            (row, then) for row, fits, then in ROWS if fits(facts, options, adopted)
+            (row, then) for row, fits, then in ROWS if fits(known, options, adopted)
         )
-        assert decide(facts, options, adopted) is decision, (row, facts, options, adopted)
+        assert decide(known, options, adopted) is decision, (row, known, options, adopted)
         fitted.add(row)
     assert fitted == {row for row, *_ in ROWS}
 
