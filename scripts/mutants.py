@@ -43,7 +43,7 @@ GROUPS = {
     """: "client test_promise.py test_request_errors.py",
     """
     execution/record/entries.py execution/record/start_decision.py execution/record/start_record.py execution/run/send.py
-    execution/run/settlement.py execution/run/start.py execution/record/state_store.py execution/run/completion.py
+    execution/run/claim_wait.py execution/run/start.py execution/record/state_store.py execution/run/completion.py
     execution/run/mailbox.py
     """: """
         execution/record execution/run execution/test_words.py notifications operators/test_asset_events.py

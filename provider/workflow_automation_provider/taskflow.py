@@ -25,6 +25,7 @@ from workflow_automation_provider.execution.run.start import (
     RunStarter,
     request_digest,
 )
+from workflow_automation_provider.execution.run.tools import RunTools
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -101,7 +102,7 @@ def trigger_flow_once(
             on_unknown_start=on_unknown_start,
         )
         retrier = SendRetrier(0.0, hook.log)
-        starter = RunStarter(record, hook, retrier, options)
+        starter = RunStarter(RunTools(record, hook, retrier, options))
 
         run = starter.find()
         if run is None:

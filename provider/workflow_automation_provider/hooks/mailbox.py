@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-MARGIN = timedelta(minutes=15)
-"""How much longer than ``completion_timeout`` a URL can be used: sending the start takes time."""
-
 _PROBE = ".mailbox"
 """The object of a folder that shows whether a run can write there."""
 

@@ -186,11 +186,13 @@ def _start(row: Any, task: TaskNow, start: TaskStart, found: _Entries) -> RunVie
     state = state_of(task, start)
     # A task that is queued has not begun.
     at = row.start_date or row.date
-    steps: list[Step] = []
+    steps: Sequence[Step] = ()
     until = silent_since = None
     if start.known:
         at = start.known.start.at.astimezone(UTC)
-        steps = sorted(_steps(start.known, found, state), key=lambda step: step.at)
+        found_steps = _steps(start.known, found, state)
+        in_utc = [step._replace(at=step.at.astimezone(UTC)) for step in found_steps]
+        steps = sorted(in_utc, key=lambda step: step.at)
     if start.known and state is RunStatus.WAITING:
         until = start.known.until.astimezone(UTC)
         silent_since = _silent_since(start.known, found.message)
@@ -279,11 +281,6 @@ def _entries_of(entries: Mapping[str, Any], key: re.Match[str]) -> _Entries:
 
 def _steps(known: KnownStart, found: _Entries, state: RunStatus) -> Iterator[Step]:
     """Yield the steps: what the task did, and what the run reported and was told."""
-    for step in _all_steps(known, found, state):
-        yield step._replace(at=step.at.astimezone(UTC))
-
-
-def _all_steps(known: KnownStart, found: _Entries, state: RunStatus) -> Iterator[Step]:
     message = found.message
     start, outcome, reports = known.start, known.outcome, known.reports
     claim, end = reports.claim, reports.end

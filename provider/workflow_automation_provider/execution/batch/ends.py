@@ -33,6 +33,8 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
 )
 from workflow_automation_provider.execution.batch.item_results import without_bulk
+from workflow_automation_provider.execution.record.callback import MARGIN
+from workflow_automation_provider.execution.run.claim_wait import POLL_INTERVAL
 from workflow_automation_provider.execution.run.completion import (
     TRIGGERER_MARGIN,
     is_supervised,
@@ -41,9 +43,8 @@ from workflow_automation_provider.execution.run.completion import (
     warn_without_retries,
 )
 from workflow_automation_provider.execution.run.mailbox import mailbox_of, read_end
-from workflow_automation_provider.execution.run.redactors import redactor_for
-from workflow_automation_provider.execution.run.settlement import POLL_INTERVAL
-from workflow_automation_provider.hooks.mailbox import MARGIN, Mailbox
+from workflow_automation_provider.execution.run.tools import redactor_for
+from workflow_automation_provider.hooks.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.redaction import Redactor

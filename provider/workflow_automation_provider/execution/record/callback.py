@@ -49,6 +49,13 @@ _WITHHELD = "(withheld: the token of the callback)"
 _WORD = re.compile(r'[^"\s]+')
 """What a URL is in a text: without a blank, also in JSON within it."""
 
+MARGIN = timedelta(minutes=15)
+"""
+How much longer than ``completion_timeout`` the URL of a mailbox can be used.
+
+Sending the start takes time.
+"""
+
 MAX_BODY = 64 * 1024
 """The maximum size of a callback's body in bytes: its result becomes an XCom."""
 

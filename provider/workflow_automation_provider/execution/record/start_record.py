@@ -20,6 +20,7 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.record.callback import MARGIN
 from workflow_automation_provider.execution.record.entries import (
     REPORT,
     End,
@@ -399,8 +400,6 @@ def _left_to_write(start: Start, wait: Mapping[str, float | None]) -> float | No
 
     No longer than the URL can be used: it was signed when that start was recorded.
     """
-    from workflow_automation_provider.hooks.mailbox import MARGIN
-
     timeout = wait.get("completion_timeout")
     if timeout is None or start.completion_timeout is None:
         return timeout

@@ -38,8 +38,8 @@ from workflow_automation_provider.execution.errors import quoted
 from workflow_automation_provider.execution.record.callback import MIN_SLEEP
 from workflow_automation_provider.execution.record.entries import LastMessage
 from workflow_automation_provider.execution.record.start_decision import check_adopted
-from workflow_automation_provider.execution.run.redactors import redactor_for, redactor_or_none
-from workflow_automation_provider.execution.run.settlement import POLL_INTERVAL
+from workflow_automation_provider.execution.run.claim_wait import POLL_INTERVAL
+from workflow_automation_provider.execution.run.tools import redactor_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,15 +48,10 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.redaction import Redactor
     from workflow_automation_provider.execution.record.entries import End, RunResult, Start
-    from workflow_automation_provider.execution.record.start_decision import (
-        KnownStart,
-        StartOptions,
-    )
-    from workflow_automation_provider.execution.record.start_record import StartRecord
+    from workflow_automation_provider.execution.record.start_decision import KnownStart
     from workflow_automation_provider.execution.record.state_store import TaskRecord
-    from workflow_automation_provider.execution.retry import SendRetrier
+    from workflow_automation_provider.execution.run.tools import RunTools
     from workflow_automation_provider.execution.run.xcoms import RunXComs
-    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 # How long a task is suspended if nobody wakes it: three times as long as it has waited. The first
 # time is short, because an end that comes after the last look, but before that, wakes nobody.
@@ -70,25 +65,11 @@ class CompletionWait:
     """
     The wait of one task for the end of its run.
 
-    :param record: has what the run reports
-    :param retrier: its logger, and whether Airflow ended the task
-    :param options: whether the task waits already, and its flow is expected to claim
     :param xcoms: pushes the run before the task is suspended
     """
 
-    def __init__(
-        self,
-        record: StartRecord,
-        hook: WorkflowAutomationHook,
-        retrier: SendRetrier,
-        options: StartOptions,
-        xcoms: RunXComs,
-    ) -> None:
-        self._record = record
-        self._hook = hook
-        self._retrier = retrier
-        self._log = retrier.log
-        self._options = options
+    def __init__(self, tools: RunTools, xcoms: RunXComs) -> None:
+        self._tools = tools
         self._xcoms = xcoms
 
     def wait(self, known: KnownStart) -> RunResult:
@@ -115,12 +96,12 @@ class CompletionWait:
 
                 continue
 
-            if self._options.trigger_failure:
+            if self._tools.options.trigger_failure:
                 raise self._trigger_failed(known)
             if is_supervised():
                 self._suspend(known, left)
             # Outside a scheduler, nobody would wake the task.
-            if self._retrier.is_ended():
+            if self._tools.retrier.is_ended():
                 raise RunTimeoutError(
                     "The task was ended before anybody said how the run ended.", **self._ids(known)
                 )
@@ -131,7 +112,7 @@ class CompletionWait:
             except ConnectionUnusableError as error:
                 # It may pass, as for the trigger.
                 if error.message != problem:
-                    self._log.warning(error.message)
+                    self._tools.log.warning(error.message)
 
                 problem = error.message
 
@@ -145,7 +126,7 @@ class CompletionWait:
         :raises ConnectionUnusableError: if its mailbox cannot be read
         :raises InvalidRequestError: if the task has adopted the run, and another one has the task
         """
-        known = self._record.look(known, certainly=certainly)
+        known = self._tools.record.look(known, certainly=certainly)
         run, reports = known.start.run, known.reports
         if run:
             check_adopted(run["run_id"], reports)
@@ -170,11 +151,11 @@ class CompletionWait:
     def _last_report_at(self, known: KnownStart) -> datetime:
         """Return when the run last reported something, or the wait began."""
         assert known.start.token_hash  # noqa: S101
-        return known.last_report_at(self._record.last_message(known.start.token_hash))
+        return known.last_report_at(self._tools.record.last_message(known.start.token_hash))
 
     def _trigger_failed(self, known: KnownStart) -> WorkflowAutomationError:
         """Return the error for a task whose trigger has failed, or was never run in time."""
-        failure = self._options.trigger_failure
+        failure = self._tools.options.trigger_failure
         if failure == "Trigger timeout":
             return self._overdue(known)
         return trigger_failed(failure).with_facts(**self._ids(known))
@@ -193,7 +174,7 @@ class CompletionWait:
         )
 
     def _overdue(self, known: KnownStart) -> RunTimeoutError:
-        run = known.run(self._redactor_or_none(known))
+        run = self._tools.run_of(known)
         where = "the workflow's list of runs"
         if "run_link" in run:
             where = run["run_link"]
@@ -219,12 +200,12 @@ class CompletionWait:
     # Suspend ------------------------------------------------------------------------------------
 
     def _suspend(self, known: KnownStart, left: timedelta) -> NoReturn:
-        if not self._options.is_resumed:
-            warn_without_retries(self._record, self._log)
+        if not self._tools.options.is_resumed:
+            warn_without_retries(self._tools.record, self._tools.log)
 
-        redactor = self._redactor_or_none(known)
+        redactor = self._tools.redactor_of(known.start.conn_id)
         run = known.run(redactor)
-        self._log.info(
+        self._tools.log.info(
             "Waiting for the end of run %s, until %s at the latest.",
             one_line(run.get("run_id", "(id not shown)")),
             known.until.isoformat(timespec="seconds"),
@@ -235,7 +216,7 @@ class CompletionWait:
             self._defer(known, left)
 
         sleep = MIN_SLEEP
-        if self._options.is_resumed:
+        if self._tools.options.is_resumed:
             waited = datetime.now(UTC) - known.since
             sleep = min(left, _SLEEP_FACTOR * waited, _MAX_SLEEP)
 
@@ -274,10 +255,10 @@ class CompletionWait:
         """
         redactor = self._redactor(known, end)
         run = known.run(redactor)
-        self._log.info(self._reports_text(known))
+        self._tools.log.info(self._reports_text(known))
         response = known.response
         if response and known.reports.run_id not in (None, response.get("run_id")):
-            self._log.warning(
+            self._tools.log.warning(
                 "Run %s has the task, and not that of the response: run %s. Any files that were "
                 "uploaded before the run reported are with the latter.",
                 one_line(run.get("run_id", "(id not shown)")),
@@ -285,9 +266,9 @@ class CompletionWait:
             )
             self._xcoms.push(run, response)
 
-        expects_claim = self._options.on_unknown_start == "claim"
+        expects_claim = self._tools.options.on_unknown_start == "claim"
         if expects_claim and known.start.can_call and not known.reports.claim:
-            self._log.warning(
+            self._tools.log.warning(
                 "The run has not claimed its start: the flow has no first step that does. Wherever "
                 "the outcome of a start is unknown, another run is started, as with "
                 "on_unknown_start='start_again'."
@@ -296,7 +277,7 @@ class CompletionWait:
         message = redactor.text(end.message or "")
         result = redactor.value(end.result)
         if result is not end.result:
-            self._log.warning("The result is %s", result)
+            self._tools.log.warning("The result is %s", result)
 
         if end.status == "failed":
             raise RunFailedError(
@@ -307,11 +288,8 @@ class CompletionWait:
             )
 
         succeeded = f"The flow said that the run succeeded. {one_line(message)}".strip()
-        self._log.info(succeeded)
+        self._tools.log.info(succeeded)
         return run if result is None else {**run, "result": result}
-
-    def _redactor_or_none(self, known: KnownStart) -> Redactor | None:
-        return redactor_or_none(self._hook, known.start.conn_id)
 
     def _redactor(self, known: KnownStart, end: End) -> Redactor:
         """
@@ -321,14 +299,14 @@ class CompletionWait:
         """
         ended = "succeeded" if end.status == "success" else "failed"
         with usable_connection(f"The flow said that the run {ended}, which is stored"):
-            return redactor_for(self._hook, known.start.conn_id)
+            return redactor_for(self._tools.hook, known.start.conn_id)
 
     def _reports_text(self, known: KnownStart) -> str:
         """Return when the run reported what, in order, and the last call that was refused."""
         assert known.start.token_hash  # noqa: S101
         message = LastMessage()
         with contextlib.suppress(Exception):  # it decides nothing
-            message = self._record.last_message(known.start.token_hash)
+            message = self._tools.record.last_message(known.start.token_hash)
 
         reports: list[tuple[datetime, str]] = []
         if known.reports.claim:
@@ -345,7 +323,7 @@ class CompletionWait:
 
         if message.refused_at:
             shown = "(not shown)"
-            redactor = self._redactor_or_none(known)
+            redactor = self._tools.redactor_of(known.start.conn_id)
             if redactor:
                 shown = one_line(redactor.text(message.refusal))
 
@@ -355,7 +333,7 @@ class CompletionWait:
 
     def _ids(self, known: KnownStart) -> dict[str, Any]:
         """Return what an error names of the run."""
-        run = known.run(self._redactor_or_none(known))
+        run = self._tools.run_of(known)
         return {"run_id": run.get("run_id"), "flow_id": run.get("flow_id")}
 
 

@@ -16,7 +16,6 @@ from workflow_automation_provider.execution.record.callback import (
     without_mailbox,
 )
 from workflow_automation_provider.execution.record.entries import End
-from workflow_automation_provider.hooks.mailbox import Mailbox
 
 
 def mailbox_of(folder: str, token: str) -> str:
@@ -37,6 +36,9 @@ def read_end(url: str, token: str) -> End | None:
     :raises RunTimeoutError: if what it has written is not valid: no end can come any more
     :raises NotSentError: if the store cannot be asked
     """
+    # Not at the top: most tasks have none.
+    from workflow_automation_provider.hooks.mailbox import Mailbox
+
     written = Mailbox(url).read(MAX_BODY)
     if written is None:
         return None

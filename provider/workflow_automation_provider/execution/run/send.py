@@ -22,22 +22,20 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.record.callback import MARGIN
 from workflow_automation_provider.execution.record.entries import (
     Outcome,
     RunResult,
     Start,
     run_result,
 )
-from workflow_automation_provider.execution.record.start_decision import KnownStart, StartOptions
+from workflow_automation_provider.execution.record.start_decision import KnownStart
 from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
-from workflow_automation_provider.execution.run.settlement import Settlement
-from workflow_automation_provider.hooks.mailbox import MARGIN
+from workflow_automation_provider.execution.run.claim_wait import ClaimWait
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request, Run
-    from workflow_automation_provider.execution.record.start_record import StartRecord
-    from workflow_automation_provider.execution.retry import SendRetrier
-    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+    from workflow_automation_provider.execution.run.tools import RunTools
 
 # An attempt after that would give its run a URL that expires before the wait for it ends: the next
 # try signs another.
@@ -49,19 +47,9 @@ REVOKED = "A run of it that claims its start from now on is told to stop."
 class StartSender:
     """The sending of one start."""
 
-    def __init__(
-        self,
-        record: StartRecord,
-        hook: WorkflowAutomationHook,
-        retrier: SendRetrier,
-        options: StartOptions,
-    ) -> None:
-        self._record = record
-        self._hook = hook
-        self._retrier = retrier
-        self._log = retrier.log
-        self._options = options
-        self._settlement = Settlement(record, retrier, options.claim_timeout)
+    def __init__(self, tools: RunTools) -> None:
+        self._tools = tools
+        self._claim_wait = ClaimWait(tools)
         self._start: Start
         self._request: Request
         # Whether the last byte of a request was sent, and no response has said that it did nothing.
@@ -75,21 +63,21 @@ class StartSender:
         :return: what is known of the start, which has a run
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
-        if self._retrier.is_ended():
+        if self._tools.retrier.is_ended():
             raise NotSentError(f"{request.title} was not sent: the task was ended.")
 
         self._request, self._start = request, start
         self._log_start()
         try:
-            self._record.write_start(start)
-            if not self._record.may_send(start, before):
+            self._tools.record.write_start(start)
+            if not self._tools.record.may_send(start, before):
                 raise NotSentError(
                     f"{request.title} was not sent: Airflow no longer runs this try, or has lost "
                     "its record."
                 )
 
             longest = _LONGEST if start.mailbox else math.inf
-            run = self._retrier.send(self._send_request, longest=longest)
+            run = self._tools.retrier.send(self._send_request, longest=longest)
         except WorkflowAutomationError as error:
             return self._after_error(error)
         except BaseException as error:
@@ -110,20 +98,20 @@ class StartSender:
         if start.flow_id:
             flow = f"flow {start.flow_id}"
 
-        self._log.info("Triggering %s via connection %s.", flow, start.conn_id)
+        self._tools.log.info("Triggering %s via connection %s.", flow, start.conn_id)
         if start.callback_url:
-            self._log.info("Its run calls Airflow at %s.", start.callback_url)
+            self._tools.log.info("Its run calls Airflow at %s.", start.callback_url)
         if start.mailbox:
-            self._log.info("Its run writes its end to %s.", start.mailbox)
+            self._tools.log.info("Its run writes its end to %s.", start.mailbox)
 
-        self._log.info(
+        self._tools.log.info(
             "If the log ends here, the task was killed, and a run may have been started."
         )
 
     def _send_request(self) -> Run:
         """Send the request, unless the task was ended, which has stopped its hook."""
         try:
-            client = self._hook.get_conn()
+            client = self._tools.hook.get_conn()
             return client.trigger(self._request, before_last_byte=self._before_last_byte)
         except WorkflowAutomationError as error:
             self._may_have_started = error.accepted is not Accepted.NO
@@ -139,13 +127,13 @@ class StartSender:
         response = None
         if run.run_id is None:
             response = run.response
-            self._log.warning(
+            self._tools.log.warning(
                 "Started a run, but the response has no run_id. Find it in the workflow's list of "
                 "runs: %s",
                 one_line(run.run_link or json.dumps(run.response)),
             )
         else:
-            self._log.info(
+            self._tools.log.info(
                 "Started run %s: %s",
                 one_line(run.run_id),
                 one_line(run.run_link or "no run_link"),
@@ -164,9 +152,9 @@ class StartSender:
 
         # A proxy may have sent the request twice, and returned the run that is told to stop.
         try:
-            return self._record.look(known)
+            return self._tools.record.look(known)
         except Exception:
-            self._log.warning("Whether another run has claimed is unknown.", exc_info=True)
+            self._tools.log.warning("Whether another run has claimed is unknown.", exc_info=True)
             return known
 
     def _after_error(
@@ -205,7 +193,7 @@ class StartSender:
 
         if known and known.reports.has_begun:
             if error.accepted is Accepted.NO:
-                self._log.warning("The run has begun anyway: %s", error.reason)
+                self._tools.log.warning("The run has begun anyway: %s", error.reason)
             return known
 
         if known is None or error.accepted is Accepted.NO:
@@ -223,23 +211,23 @@ class StartSender:
         :raises WorkflowAutomationError: if its mailbox cannot be read, or has what is not valid
         """
         is_unknown = error.accepted is Accepted.MAYBE
-        may_send_again = is_unknown and self._options.on_unknown_start != "fail"
+        may_send_again = is_unknown and self._tools.options.on_unknown_start != "fail"
         is_retried = may_send_again or isinstance(error, LEFT_TO_AIRFLOW)
         # Without a token that can be revoked, another try has nothing to do.
-        has_next_try = is_retried and not self._record.is_last_try
+        has_next_try = is_retried and not self._tools.record.is_last_try
         is_left_to_next_try = not self._start.can_call or has_next_try
         try:
             if error.accepted is Accepted.NO:
-                known = self._record.look(known)
+                known = self._tools.record.look(known)
             else:
-                known = self._settlement.await_report(known)
-            if known.reports.has_begun or is_left_to_next_try or self._retrier.is_ended():
+                known = self._claim_wait.wait(known)
+            if known.reports.has_begun or is_left_to_next_try or self._tools.retrier.is_ended():
                 return known
-            return self._settlement.revoke(known)
+            return self._claim_wait.revoke(known)
         except (ConnectionUnusableError, NotSentError, RunTimeoutError):
             raise
         except Exception:
-            self._log.exception("Whether a run has claimed this start could not be settled.")
+            self._tools.log.exception("Whether a run has claimed this start could not be settled.")
             return None
 
     def _in_doubt(
@@ -247,12 +235,12 @@ class StartSender:
     ) -> WorkflowAutomationError:
         """Return the error for a start of which no run has reported anything."""
         is_unknown = error.accepted is Accepted.MAYBE
-        if not is_unknown or self._options.on_unknown_start != "claim":
+        if not is_unknown or self._tools.options.on_unknown_start != "claim":
             if not is_settled:
                 return error
             return error.with_facts(next_step=f"{error.next_step}\n{REVOKED}".strip())
 
-        timeout = self._settlement.claim_timeout
+        timeout = self._tools.options.claim_timeout
         waited = f"No run claimed this start within claim_timeout ({timeout})."
         if not is_settled:
             return error.with_facts(next_step=f"{waited} One still can: wait for the next try.")
@@ -265,7 +253,7 @@ class StartSender:
             self._write_outcome(Outcome(status="not started", at=datetime.now(UTC)))
             return
 
-        self._log.warning(
+        self._tools.log.warning(
             "Interrupted by %s while waiting for the response. A run may have been started.",
             type(error).__name__,
         )
@@ -277,7 +265,7 @@ class StartSender:
         A failure is only logged: the request has had its effect.
         """
         try:
-            self._record.write_outcome(self._start, outcome)
+            self._tools.record.write_outcome(self._start, outcome)
         except BaseException as error:
             # Again, even if the task was ended: a later try must know.
             is_recorded = self._write_outcome_again(outcome)
@@ -289,9 +277,9 @@ class StartSender:
 
     def _write_outcome_again(self, outcome: Outcome) -> bool:
         try:
-            self._record.write_outcome(self._start, outcome)
+            self._tools.record.write_outcome(self._start, outcome)
         except Exception:
-            self._log.exception(
+            self._tools.log.exception(
                 "The outcome of the request could not be recorded: a later try reports that a run "
                 "may have been started."
             )

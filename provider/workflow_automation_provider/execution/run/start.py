@@ -5,7 +5,7 @@ Start a run at most once: for operators and TaskFlow.
    or to send. A read may find nothing where there is something, so most decisions are made twice,
    with a probe between.
 2. **Settle** a start in doubt whose run was given a URL, before anything else is decided
-   (:mod:`~.settlement`).
+   (:mod:`~.claim_wait`).
 3. **Record** the start and **send** the request (:mod:`~.send`), if none of that found a run.
    Between the two, the caller makes the whole request: an error in it is raised before anything is
    recorded or sent.
@@ -14,7 +14,6 @@ Start a run at most once: for operators and TaskFlow.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 from typing import TYPE_CHECKING, Literal
 
@@ -31,26 +30,21 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution.record.start_decision import (
     Decision,
     KnownStart,
-    StartOptions,
     check_adopted,
     decide,
     is_certain,
     not_continued,
     why_not,
 )
-from workflow_automation_provider.execution.run.redactors import redactor_or_none
+from workflow_automation_provider.execution.run.claim_wait import ClaimWait
 from workflow_automation_provider.execution.run.send import REVOKED, StartSender
-from workflow_automation_provider.execution.run.settlement import Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from workflow_automation_provider.client.protocol import Request
-    from workflow_automation_provider.client.redaction import Redactor
     from workflow_automation_provider.execution.record.entries import Place, RunResult
-    from workflow_automation_provider.execution.record.start_record import StartRecord
-    from workflow_automation_provider.execution.retry import SendRetrier
-    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+    from workflow_automation_provider.execution.run.tools import RunTools
 
 OnUnknownStart = Literal["fail", "start_again"]
 """
@@ -77,28 +71,10 @@ def request_digest(inputs: object, flow_id: object) -> str | None:
 
 
 class RunStarter:
-    """
-    Start the run of one record, unless an earlier try did.
+    """Start the run of one record, unless an earlier try did."""
 
-    :param record: what earlier tries recorded
-    :param hook: sends the request
-    :param retrier: how long to keep retrying while the service is busy or cannot be reached
-    :param options: what the task asks for
-    """
-
-    def __init__(
-        self,
-        record: StartRecord,
-        hook: WorkflowAutomationHook,
-        retrier: SendRetrier,
-        options: StartOptions,
-    ) -> None:
-        self._record = record
-        self._hook = hook
-        self._retrier = retrier
-        self._log = retrier.log
-        self._options = options
-        self._settlement = Settlement(record, retrier, options.claim_timeout)
+    def __init__(self, tools: RunTools) -> None:
+        self._tools = tools
         self.earlier: WorkflowAutomationError | None = None
         """
         What an earlier try left, as an error.
@@ -121,13 +97,13 @@ class RunStarter:
             decision = self._decide_certainly()
             if decision is Decision.SETTLE:
                 self._last = self._settled_last()
-                decision = decide(self._last, self._options)
+                decision = decide(self._last, self._tools.options)
         except WorkflowAutomationError:
             raise
         except Exception:
             # An error of the store, which says nothing of the run that an earlier try started.
             if self.earlier:
-                self._log.error(self.earlier.message)
+                self._tools.log.error(self.earlier.message)
             raise
 
         if decision is Decision.ADOPT:
@@ -136,7 +112,7 @@ class RunStarter:
             return self._return_last()
         if decision is not Decision.SEND:
             raise self._error_for(decision)
-        if self._options.is_resumed and not self._was_cleared():
+        if self._tools.options.is_resumed and not self._was_cleared():
             raise self._nothing_to_continue()
 
         self._log_earlier()
@@ -150,17 +126,17 @@ class RunStarter:
             start, if its run is given a URL
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
-        start = self._record.new_start(
-            request=self._options.request,
-            conn_id=self._hook.workflow_automation_conn_id,
+        start = self._tools.record.new_start(
+            request=self._tools.options.request,
+            conn_id=self._tools.hook.workflow_automation_conn_id,
             origin=origin_of(request.url),
             flow_id=request.flow_id,
             earlier=self._earlier_starts(),
-            **self._options.wait_fields,
+            **self._tools.options.wait_fields,
             **url_fields,
         )
         before = self._text(self._last) if self._last and start.earlier else ""
-        sender = StartSender(self._record, self._hook, self._retrier, self._options)
+        sender = StartSender(self._tools)
         try:
             return self._return(sender.send(request, start, self._last))
         except (OutcomeUnknownError, UnidentifiedError) as error:
@@ -185,11 +161,11 @@ class RunStarter:
             decision,
             self._last,
             is_adopted=self._adopted is not None,
-            is_first=not self._record.may_have_entries,
-            is_own=self._options.is_resumed and self._is_of_this_try(),
+            is_first=not self._tools.record.may_have_entries,
+            is_own=self._tools.options.is_resumed and self._is_of_this_try(),
         ):
             before = (decision, self._last, self._adopted)
-            self._record.probe()
+            self._tools.record.probe()
             decision = self._decide()
             if (decision, self._last, self._adopted) == before:
                 break
@@ -198,21 +174,23 @@ class RunStarter:
 
     def _decide(self) -> Decision:
         """Read the last start and the run that a person gives the task, and decide."""
-        last = self._last = self._record.last_start()
-        if last and last.is_since_clear(self._options.max_tries):
+        last = self._last = self._tools.record.last_start()
+        if last and last.is_since_clear(self._tools.options.max_tries):
             self.earlier = self._as_error(last)
         # A task that was resumed has its run already.
-        reads_adopted = not self._options.is_resumed or self._was_cleared()
-        self._adopted = self._record.adopted() if reads_adopted else None
-        return decide(last, self._options, self._adopted["run_id"] if self._adopted else None)
+        reads_adopted = not self._tools.options.is_resumed or self._was_cleared()
+        self._adopted = self._tools.record.adopted() if reads_adopted else None
+        return decide(last, self._tools.options, self._adopted["run_id"] if self._adopted else None)
 
     def _is_of_this_try(self) -> bool:
         """Return whether this try has made the last start."""
-        return self._last is not None and self._last.start.try_number == self._record.try_number
+        this_try = self._tools.record.try_number
+        return self._last is not None and self._last.start.try_number == this_try
 
     def _was_cleared(self) -> bool:
         """Return whether a person has cleared the task since its last start, for another run."""
-        return self._last is not None and not self._last.is_since_clear(self._options.max_tries)
+        max_tries = self._tools.options.max_tries
+        return self._last is not None and not self._last.is_since_clear(max_tries)
 
     # An earlier start ---------------------------------------------------------------------------
 
@@ -227,9 +205,9 @@ class RunStarter:
         assert last  # noqa: S101
         text = self._text(last)
         if text:
-            self._log.warning(_sentence(text))
+            self._tools.log.warning(_sentence(text))
 
-        return self._settlement.settle(last)
+        return ClaimWait(self._tools).settle(last)
 
     def _adopt(self) -> RunResult:
         """
@@ -241,23 +219,23 @@ class RunStarter:
         assert run  # noqa: S101
         reason: str | None = None
         if last and last.start.token_hash:
-            self._record.all_starts()
-            self._record.probe()  # one of them may not have been seen
-            last, *others = self._record.all_starts()
+            self._tools.record.all_starts()
+            self._tools.record.probe()  # one of them may not have been seen
+            last, *others = self._tools.record.all_starts()
             reason = why_not(run["run_id"], last, others)
-        elif self._options.wait_for_completion:
+        elif self._tools.options.wait_for_completion:
             reason = "nobody can tell its end, since it was given no URL"
 
         if reason:
             raise not_continued(run["run_id"], reason)
 
-        self._log.info(
+        self._tools.log.info(
             "Returning run %s, which was entered in the task's state store, not starting another.",
             one_line(run["run_id"]),
         )
-        known = self._record.adopt(run, last, **self._options.wait_fields)
+        known = self._tools.record.adopt(run, last, **self._tools.options.wait_fields)
         if known.start.mailbox and known.start.wait_for_completion:
-            self._log.info(
+            self._tools.log.info(
                 "The task waits until %s at the latest: the run cannot write to its mailbox later.",
                 known.until.isoformat(timespec="seconds"),
             )
@@ -273,7 +251,7 @@ class RunStarter:
         assert self._last  # noqa: S101
         run = self._return(self._last)
         if self._adopted:
-            self._record.forget_adopted()
+            self._tools.record.forget_adopted()
         return run
 
     def _return(self, known: KnownStart) -> RunResult:
@@ -288,40 +266,43 @@ class RunStarter:
             raise self._stopped_run(known)
 
         self.known = known
-        redactor = self._redactor(known)
-        run = known.run(redactor)
-        self._log_return(known, run, redactor)
+        run = self._tools.run_of(known)
+        self._log_return(known, run)
         return run
 
-    def _log_return(self, known: KnownStart, run: RunResult, redactor: Redactor | None) -> None:
+    def _log_return(self, known: KnownStart, run: RunResult) -> None:
         """Log what a person may want to know of a run that is returned."""
         start, reports = known.start, known.reports
-        is_of_earlier_try = start.place[0] != self._record.try_number
-        is_returned = is_of_earlier_try and not start.run and not self._options.is_resumed
+        is_of_earlier_try = start.place[0] != self._tools.record.try_number
+        is_returned = is_of_earlier_try and not start.run and not self._tools.options.is_resumed
         if self.earlier and is_returned:
             text = _sentence(self._text(known))
-            self._log.info("%s Returning that run, not starting another.", text)
+            self._tools.log.info("%s Returning that run, not starting another.", text)
 
-        if start.request and self._options.request and start.request != self._options.request:
-            self._log.warning(
+        if (
+            start.request
+            and self._tools.options.request
+            and start.request != self._tools.options.request
+        ):
+            self._tools.log.warning(
                 "The inputs or the flow_id differ from those of try %d, which its run has.",
                 start.try_number,
             )
 
         if reports.claim:
-            self._log.info(
+            self._tools.log.info(
                 "Run %s has claimed this start.", one_line(run.get("run_id", "(id not shown)"))
             )
 
         is_named = "run_id" in run or "response" in run
         if reports.has_begun and not is_named and not reports.run_id:
-            self._log.warning(
+            self._tools.log.warning(
                 "The run_id is unknown: it was lost with the response, or with the try that "
                 "started it, and the run did not say it."
             )
 
     def _stopped_run(self, known: KnownStart) -> RunFailedError:
-        run = known.run(self._redactor(known))
+        run = self._tools.run_of(known)
         return RunFailedError("The run was told to stop.", run_id=run.get("run_id"))
 
     def _error_for(self, decision: Decision) -> WorkflowAutomationError:
@@ -332,7 +313,7 @@ class RunStarter:
             # Such as names by position in a list that changed: the recorded run is that of another
             # request.
             return InvalidRequestError(
-                f"{self._record.name!r} has other inputs or another flow_id than in try "
+                f"{self._tools.record.name!r} has other inputs or another flow_id than in try "
                 f"{last.start.try_number}.",
                 consequence="Nothing was sent for it in this try.",
                 next_step=(
@@ -363,11 +344,13 @@ class RunStarter:
         text = self._text(last) if last else ""
         if last is None or not text:
             return
-        self._log.warning("%s Starting another run: %s.", _sentence(text), self._why_another(last))
+        self._tools.log.warning(
+            "%s Starting another run: %s.", _sentence(text), self._why_another(last)
+        )
 
     def _why_another(self, last: KnownStart) -> str:
         """Return why another run is started after the last start."""
-        if not last.is_since_clear(self._options.max_tries):
+        if not last.is_since_clear(self._tools.options.max_tries):
             return "the task has been cleared since"
         if last.reports.stopped:
             return "its run was told to stop"
@@ -375,11 +358,7 @@ class RunStarter:
             return "its run failed"
         if last.is_settled and last.start.can_call:
             return "no run has claimed that start, and one that asks from now on is told to stop"
-        return f"on_unknown_start is {self._options.on_unknown_start!r}"
-
-    def _redactor(self, known: KnownStart) -> Redactor | None:
-        """Return the redactor for what a run reports, None if a connection cannot be used."""
-        return redactor_or_none(self._hook, known.start.conn_id)
+        return f"on_unknown_start is {self._tools.options.on_unknown_start!r}"
 
     def _as_error(self, known: KnownStart) -> WorkflowAutomationError | None:
         """Return what a start may have left, as an error; None if nothing."""
@@ -387,7 +366,7 @@ class RunStarter:
         if not text:
             return None
 
-        run_id = known.run(self._redactor(known)).get("run_id")
+        run_id = self._tools.run_of(known).get("run_id")
         end = known.reports.end
         if end and end.status == "failed":
             return RunFailedError(text, run_id=run_id)
@@ -400,13 +379,13 @@ class RunStarter:
     def _earlier_starts(self) -> tuple[Place, ...]:
         """Return the starts since the last Clear that have a run, or may have one."""
         last = self._last
-        if last is None or not last.is_since_clear(self._options.max_tries):
+        if last is None or not last.is_since_clear(self._tools.options.max_tries):
             return ()
         return last.with_run
 
     def _text(self, known: KnownStart) -> str:
         """Return in words what a start and those before it may have left; empty if nothing."""
-        return self._record.text(known, functools.partial(redactor_or_none, self._hook))
+        return self._tools.record.text(known, self._tools.redactor_of)
 
 
 def _sentence(text: str) -> str:

@@ -27,15 +27,14 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
     UnidentifiedError,
 )
-from workflow_automation_provider.execution.record.callback import digest_of, new_token
+from workflow_automation_provider.execution.record.callback import MARGIN, digest_of, new_token
 from workflow_automation_provider.execution.record.start_record import StartRecord
 from workflow_automation_provider.execution.run.callback_url import callback_url
 from workflow_automation_provider.execution.run.completion import CompletionWait, usable_connection
 from workflow_automation_provider.execution.run.mailbox import mailbox_of, read_end
-from workflow_automation_provider.execution.run.redactors import redactor_for
 from workflow_automation_provider.execution.run.start import RunStarter
+from workflow_automation_provider.execution.run.tools import RunTools, redactor_for
 from workflow_automation_provider.execution.run.xcoms import RunXComs
-from workflow_automation_provider.hooks.mailbox import MARGIN, Mailbox, secrets_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -78,13 +77,11 @@ class TriggerExecution:
         pushed: str | None,
     ) -> None:
         self._context = context
-        self._hook = hook
-        self._retrier = retrier
-        self._options = options
         self._files = files
-        self._record = StartRecord(context, read_end=read_end)
+        record = StartRecord(context, read_end=read_end)
+        self._tools = RunTools(record, hook, retrier, options)
         self._xcoms = RunXComs(context, hook, retrier.log, pushed)
-        self._starter = RunStarter(self._record, hook, retrier, options)
+        self._starter = RunStarter(self._tools)
         # A task that was resumed has uploaded the files of its run.
         self._uploads_files = files is not None and not options.is_resumed
         self.run: RunResult | None = None
@@ -109,12 +106,12 @@ class TriggerExecution:
         :return: None if a run is to be started: then :meth:`send` it
         :raises WorkflowAutomationError: if none may be started, or it could not call Airflow
         """
-        self._record.use()
+        self._tools.record.use()
         run = self._starter.find()
         if run is not None:
             self._know(run)
-        elif self._options.needs_url:
-            self._record.check_lasting(self._options.needs_url)
+        elif self._tools.options.needs_url:
+            self._tools.record.check_lasting(self._tools.options.needs_url)
 
         return run
 
@@ -130,10 +127,12 @@ class TriggerExecution:
             self._uploads.prepare(flow_id)
 
         fields: dict[str, str] = {}
-        if self._options.needs_url and isinstance(inputs, Mapping):  # the hook rejects all others
+        if self._tools.options.needs_url and isinstance(
+            inputs, Mapping
+        ):  # the hook rejects all others
             inputs, fields = self._with_url(inputs)
 
-        run = self._starter.send(self._hook.prepare_trigger(inputs, flow_id), fields)
+        run = self._starter.send(self._tools.hook.prepare_trigger(inputs, flow_id), fields)
         self._know(run)
         return run
 
@@ -147,20 +146,19 @@ class TriggerExecution:
         assert self.run is not None  # noqa: S101
         known = self._starter.known
         if self._is_other_connection(known) and not self._uploads_files:
-            self._retrier.log.warning(
+            self._tools.retrier.log.warning(
                 "The run was started by connection %s: %s is not used for it.",
                 known.start.conn_id,
-                self._hook.workflow_automation_conn_id,
+                self._tools.hook.workflow_automation_conn_id,
             )
 
         # As recorded when the run was started, whatever the DAG says now.
         if not known.start.wait_for_completion:
-            if self._options.wait_for_completion or self._options.is_resumed:
+            if self._tools.options.wait_for_completion or self._tools.options.is_resumed:
                 raise self._not_awaited(self.run)
             return self.run
 
-        wait = CompletionWait(self._record, self._hook, self._retrier, self._options, self._xcoms)
-        return wait.wait(known)
+        return CompletionWait(self._tools, self._xcoms).wait(known)
 
     def _not_awaited(self, run: RunResult) -> RunTimeoutError:
         """Return the error for a task that waits, and a start that does not say so."""
@@ -182,7 +180,7 @@ class TriggerExecution:
         self.run = run
         # A task that was resumed has stored it, or stores it with the run's XComs.
         waits = self._starter.known.start.wait_for_completion
-        begins_to_wait = waits and not self._options.is_resumed
+        begins_to_wait = waits and not self._tools.options.is_resumed
         self._xcoms.keep_link(run)
         if begins_to_wait or self._uploads_files:
             self._xcoms.push_link()
@@ -190,7 +188,7 @@ class TriggerExecution:
     def _is_other_connection(self, known: KnownStart) -> bool:
         """Return whether the DAG names another connection than the run was started by."""
         conn_id = known.start.conn_id
-        return conn_id not in (None, self._hook.workflow_automation_conn_id)
+        return conn_id not in (None, self._tools.hook.workflow_automation_conn_id)
 
     # Start --------------------------------------------------------------------------------------
 
@@ -201,7 +199,7 @@ class TriggerExecution:
         :raises InvalidRequestError: if there is no usable address of Airflow's API server and no
             usable mailbox, or the inputs have one of this name already
         """
-        name = self._options.callback_input
+        name = self._tools.options.callback_input
         if name in inputs:
             raise InvalidRequestError(
                 f"inputs already has {name!r}, the name of the callback URL: pass another "
@@ -209,12 +207,12 @@ class TriggerExecution:
             )
 
         token = new_token(self._context["ti"].id)
-        folder = self._hook.extra.callback_base_url
+        folder = self._tools.hook.extra.callback_base_url
         if folder and is_mailbox(folder):
             url, fields = self._mailbox(folder, digest_of(token))
             return {**inputs, name: url}, fields
 
-        url = callback_url(self._hook)
+        url = callback_url(self._tools.hook)
         self._hide(token)
         fields = {"token_hash": digest_of(token), "callback_url": url}
         return {**inputs, name: f"{url}?token={token}"}, fields
@@ -226,9 +224,12 @@ class TriggerExecution:
         :param token: the hash of a new token, which nobody gets: it names the object
         :raises InvalidRequestError: if the task asks for what a mailbox cannot do
         """
+        # Not at the top: most tasks have none.
+        from workflow_automation_provider.hooks.mailbox import Mailbox, secrets_of
+
         unsupported = {
-            "on_unknown_start='claim'": self._options.on_unknown_start == "claim",
-            "heartbeat_timeout": self._options.heartbeat_timeout is not None,
+            "on_unknown_start='claim'": self._tools.options.on_unknown_start == "claim",
+            "heartbeat_timeout": self._tools.options.heartbeat_timeout is not None,
         }
         for argument, is_given in unsupported.items():
             if is_given:
@@ -241,9 +242,9 @@ class TriggerExecution:
 
         name = mailbox_of(folder, token)
         mailbox = Mailbox(name)
-        lifetime = self._options.completion_timeout + MARGIN
-        service_url = self._hook.get_conn().base_url
-        mailbox.check(lifetime, service_url, allow_http=self._hook.extra.allow_http)
+        lifetime = self._tools.options.completion_timeout + MARGIN
+        service_url = self._tools.hook.get_conn().base_url
+        mailbox.check(lifetime, service_url, allow_http=self._tools.hook.extra.allow_http)
         url = mailbox.sign(lifetime)
         for secret in secrets_of(url):
             self._hide(secret)
@@ -253,7 +254,7 @@ class TriggerExecution:
     def _hide(self, secret: str) -> None:
         """Never show a secret of the run's URL."""
         mask_secret(secret)
-        self._hook.get_conn().redactor.add(secret)
+        self._tools.hook.get_conn().redactor.add(secret)
 
     # Upload -------------------------------------------------------------------------------------
 
@@ -265,7 +266,7 @@ class TriggerExecution:
         known = self._starter.known
         end = known.reports.end
         if end and end.status == "failed":
-            self._retrier.log.warning("The run has failed: no files are uploaded.")
+            self._tools.retrier.log.warning("The run has failed: no files are uploaded.")
             return False
 
         # Without the connection, and without the files, which may be gone by now.
@@ -282,14 +283,14 @@ class TriggerExecution:
         known = self._starter.known
         if self._is_other_connection(known):
             raise _other_connection(
-                f"workflow_automation_conn_id is {self._hook.workflow_automation_conn_id!r}, and "
-                f"the run was started by {known.start.conn_id!r}",
+                f"workflow_automation_conn_id is {self._tools.hook.workflow_automation_conn_id!r}, "
+                f"and the run was started by {known.start.conn_id!r}",
                 "Name the connection that started the run.",
             )
 
         with usable_connection("The run was started"):
-            run = known.run(redactor_for(self._hook, known.start.conn_id))
-            origin = origin_of(self._hook.get_conn().base_url)
+            run = known.run(redactor_for(self._tools.hook, known.start.conn_id))
+            origin = origin_of(self._tools.hook.get_conn().base_url)
 
         if known.start.origin not in ("", origin):
             raise _other_connection(
@@ -311,5 +312,9 @@ class TriggerExecution:
         from workflow_automation_provider.execution.upload import Uploader
 
         return Uploader(
-            self._context, self._hook, self._retrier, self._files or (), of_own_run=True
+            self._context,
+            self._tools.hook,
+            self._tools.retrier,
+            self._files or (),
+            of_own_run=True,
         )

@@ -8,7 +8,7 @@ from then on.
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from workflow_automation_provider.exceptions import (
@@ -19,25 +19,17 @@ from workflow_automation_provider.exceptions import (
 
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.record.start_decision import KnownStart
-    from workflow_automation_provider.execution.record.start_record import StartRecord
-    from workflow_automation_provider.execution.retry import SendRetrier
+    from workflow_automation_provider.execution.run.tools import RunTools
 
 POLL_INTERVAL = 0.5
 """Seconds between two looks of a task, in its worker, at what a run has reported."""
 
 
-class Settlement:
-    """
-    How a start in doubt is settled.
+class ClaimWait:
+    """The wait for the run of a start in doubt to claim it, or to end."""
 
-    :param claim_timeout: how long to wait for what a run reports, from its start on
-    """
-
-    def __init__(self, record: StartRecord, retrier: SendRetrier, claim_timeout: timedelta) -> None:
-        self._record = record
-        self._retrier = retrier
-        self._log = retrier.log
-        self.claim_timeout = claim_timeout
+    def __init__(self, tools: RunTools) -> None:
+        self._tools = tools
 
     def settle(self, known: KnownStart) -> KnownStart:
         """
@@ -48,12 +40,12 @@ class Settlement:
         :raises Exception: if it is not certain that the token is revoked
         """
         if not known.is_denied:
-            known = self.await_report(known, looks=False)
+            known = self.wait(known, looks=False)
         if known.reports.has_begun:
             return known
         return self.revoke(known)
 
-    def await_report(self, known: KnownStart, *, looks: bool = True) -> KnownStart:
+    def wait(self, known: KnownStart, *, looks: bool = True) -> KnownStart:
         """
         Wait for a run to claim or to end, or for the task's end.
 
@@ -61,7 +53,7 @@ class Settlement:
         :raises ConnectionUnusableError: if its mailbox cannot be read at the last look
         """
         # Another worker's clock may be ahead.
-        until = min(known.start.at, datetime.now(UTC)) + self.claim_timeout
+        until = min(known.start.at, datetime.now(UTC)) + self._tools.options.claim_timeout
         is_logged, problem = False, None
         while True:
             if looks:
@@ -70,14 +62,14 @@ class Settlement:
             looks = True
             left = (until - datetime.now(UTC)).total_seconds()
             is_known = known.reports.has_begun or known.reports.stopped
-            if is_known or self._retrier.is_ended() or left <= 0:
+            if is_known or self._tools.retrier.is_ended() or left <= 0:
                 if problem:
                     raise problem
                 return known
 
             if not is_logged:
                 # If this is the last try, and is killed while it waits, its log ends here.
-                self._log.info(
+                self._tools.log.info(
                     "A run may have been started. Waiting up to %.0f s for what it reports.",
                     left,
                 )
@@ -88,7 +80,7 @@ class Settlement:
     def _looked(self, known: KnownStart) -> tuple[KnownStart, WorkflowAutomationError | None]:
         """Return what is known, and why the mailbox cannot be read, which may pass."""
         try:
-            return self._record.look(known), None
+            return self._tools.record.look(known), None
         except (ConnectionUnusableError, NotSentError) as problem:
             return known, problem
 
@@ -98,9 +90,9 @@ class Settlement:
 
         :raises Exception: if it is not certain that the token is revoked
         """
-        revoked = self._record.revoke(known)
+        revoked = self._tools.record.revoke(known)
         if known.start.can_call and not revoked.reports.has_begun:
-            self._log.info(
+            self._tools.log.info(
                 "No run has claimed this start: one that does so from now on is told to stop."
             )
 

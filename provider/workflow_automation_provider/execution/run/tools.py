@@ -1,0 +1,68 @@
+"""What each part of a start, and of the wait for its run, works with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
+    from workflow_automation_provider.client.redaction import Redactor
+    from workflow_automation_provider.execution.record.entries import RunResult
+    from workflow_automation_provider.execution.record.start_decision import (
+        KnownStart,
+        StartOptions,
+    )
+    from workflow_automation_provider.execution.record.start_record import StartRecord
+    from workflow_automation_provider.execution.retry import SendRetrier
+    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+
+class RunTools(NamedTuple):
+    """
+    What a task has for its run.
+
+    :param record: what earlier tries recorded, and what the run reports
+    :param hook: sends the requests
+    :param retrier: how long to keep retrying while the service is busy or cannot be reached, and
+        whether Airflow ended the task
+    :param options: what the task asks for
+    """
+
+    record: StartRecord
+    hook: WorkflowAutomationHook
+    retrier: SendRetrier
+    options: StartOptions
+
+    @property
+    def log(self) -> Logger:
+        """The task's logger."""
+        return self.retrier.log
+
+    def redactor_of(self, conn_id: str | None) -> Redactor | None:
+        """
+        Return the redactor for what a run reports, None if a connection cannot be used.
+
+        :param conn_id: the connection that its start has recorded
+        """
+        try:
+            return redactor_for(self.hook, conn_id)
+        except Exception:
+            return None
+
+    def run_of(self, known: KnownStart) -> RunResult:
+        """Return the run of a start, as far as it is known and may be shown."""
+        return known.run(self.redactor_of(known.start.conn_id))
+
+
+def redactor_for(hook: WorkflowAutomationHook, conn_id: str | None) -> Redactor:
+    """
+    Return a redactor of the task's connection, and of the connection that started the run.
+
+    :param conn_id: the connection that the start has recorded, None if it has none
+    :raises Exception: if one of them cannot be used
+    """
+    redactor = hook.get_conn().redactor
+    if conn_id in (None, hook.workflow_automation_conn_id):
+        return redactor
+    return redactor.joined(type(hook)(conn_id).get_conn().redactor)
