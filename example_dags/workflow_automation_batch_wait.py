@@ -1,9 +1,9 @@
 """
 Start a run for each customer, wait until all runs have ended, and use what they returned.
 
-The connection's ``callback_base_url`` is a folder of an object store, such as
-``s3://aws_default@callbacks/enrich``: there, the flow's last step writes how its run ended. Requires
-Airflow 3.3 or later.
+The ``callback_base_url`` of the connection ``workflow_automation_mailbox`` is a folder of an object
+store, such as ``s3://aws_default@callbacks/enrich``: there, the flow's last step writes how its run
+ended. Requires Airflow 3.3 or later.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ with DAG(
     enrich = TriggerFlowBatchOperator(
         task_id="enrich",
         batch=extract(),
+        workflow_automation_conn_id="workflow_automation_mailbox",
         output_path="{{ params.folder }}/enriched-{{ run_id }}.jsonl",
         key="customer",
         wait_for_completion=True,

@@ -34,9 +34,10 @@ KEYS = {
     "workflow_automation_default": DEMO_KEY,
     **{
         f"workflow_automation_{name}": Key(f"{name}-key", f"{name}-flow")
-        for name in ("orders", "invoices")
+        for name in ("orders", "invoices", "mailbox")
     },
 }
+MAILBOX = "workflow_automation_mailbox"
 POOL = {
     "name": "workflow_automation",
     "slots": 2,
@@ -75,7 +76,7 @@ def local_airflow(
             print(f"Starting Airflow {VERSION} in {airflow.home} (about 40 s) …")
             with airflow:
                 _set_up(airflow, service, s3)
-                _script_flows(service, s3, delay)
+                script_flows(service, s3, delay)
                 yield airflow, service, s3
     except KeyboardInterrupt:
         sys.exit(130)
@@ -124,7 +125,10 @@ class _LocalAirflow(Airflow):
 def _set_up(airflow: Airflow, service: LocalService, s3: LocalS3) -> None:
     """Make what the examples need, and wait until Airflow has found them."""
     for conn_id, key in KEYS.items():
-        _set_connection(airflow, conn_id, service.airflow_connection(key))
+        extra = {}
+        if conn_id == MAILBOX:
+            extra["callback_base_url"] = (airflow.home / "mailboxes").as_uri()
+        _set_connection(airflow, conn_id, service.airflow_connection(key, extra=extra))
     _set_connection(airflow, "aws_default", s3.connection)
     if not airflow.api.answers(f"/api/v2/pools/{POOL['name']}"):
         airflow.api.ask("POST", "/pools", POOL)
@@ -149,7 +153,7 @@ def _set_connection(airflow: Airflow, conn_id: str, connection: dict[str, Any]) 
     airflow.api.add_connection(conn_id, {**connection, **more})
 
 
-def _script_flows(service: LocalService, s3: LocalS3, delay: float) -> None:
+def script_flows(service: LocalService, s3: LocalS3, delay: float) -> None:
     """
     Have the runs of the examples claim, report and call back.
 
@@ -160,6 +164,11 @@ def _script_flows(service: LocalService, s3: LocalS3, delay: float) -> None:
         s3.put(run.inputs["key"], b"customer,total\nAda,19.99\nGrace,240.00\n")
 
     service.callbacks.add(result=write_object, inputs={"bucket": BUCKET}, delay=delay)
+    service.callbacks.add(
+        result=lambda run: {"score": len(run.inputs["customer"])},
+        flow_id=KEYS[MAILBOX].flow_id,
+        delay=delay,
+    )
     words = [
         {"progress": part, "message": f"Exported {part:.0%}", "delay": delay / 3}
         for part in (0.3, 0.7)

@@ -22,6 +22,7 @@ CONNECTIONS = {
     "workflow_automation_default",
     "workflow_automation_orders",
     "workflow_automation_invoices",
+    "workflow_automation_mailbox",
 }
 
 

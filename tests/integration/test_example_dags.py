@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from local_airflow import KEYS, MAILBOX, script_flows
 from sentences import WITHOUT_CLAIM
 from workflow_automation_provider.testing import DEMO_KEY, Key
 
@@ -103,15 +104,31 @@ def test_batch(run, service, tmp_path):
     assert result.xcom("report") == "3 of 4 runs were started, 1 rows were rejected."
 
 
+@pytest.fixture
+def mailbox(workflow_automation_connect, tmp_path):
+    """Have the runs of a connection write their ends to a folder."""
+    extra = {"callback_base_url": (tmp_path / "ends").as_uri()}
+    return lambda *key: workflow_automation_connect(MAILBOX, *key, extra=extra)
+
+
 @pytest.mark.since_3_3
-def test_batch_wait(run, service, workflow_automation_connect, tmp_path):
-    workflow_automation_connect(extra={"callback_base_url": (tmp_path / "ends").as_uri()})
+def test_batch_wait(run, service, mailbox, tmp_path):
+    mailbox()
     for score, customer in enumerate(["Ada", "Edsger"]):
         service.callbacks.add(result={"score": score}, inputs={"customer": customer}, delay=0.2)
     service.callbacks.add("failed", message="No such customer")
     result = run("batch_wait", run_conf={"folder": f"file://{tmp_path}"})
     assert result.xcom("load") == "Ada: 0, Edsger: 1; 1 failed"
     assert [callback.status for callback in service.journal.callbacks()] == [200] * 3
+
+
+@pytest.mark.since_3_3
+@pytest.mark.parametrize("workflow_automation_keys", [[KEYS[MAILBOX]]])
+def test_batch_wait_in_make_ui(run, service, mailbox, tmp_path):
+    mailbox(KEYS[MAILBOX])
+    script_flows(service, None, delay=0.2)
+    result = run("batch_wait", run_conf={"folder": f"file://{tmp_path}"})
+    assert result.xcom("load") == "Ada: 3, Grace: 5, Edsger: 6; 0 failed"
 
 
 def test_assets(run, service):

@@ -385,6 +385,18 @@ def test_a_wait_that_is_added_between_two_tries_is_no_success(waiting, service):
     assert times_started(service) == Counter([0, 1])
 
 
+def test_an_output_that_cannot_be_written_in_the_last_try_leaves_the_ends(waiting, begin, log):
+    deferred = begin(rows(2), retries=0)
+    for n in range(2):
+        waiting.write(n, run_id=f"run {n}")
+    waiting.output.parent.rmdir()
+    with pytest.raises(Exception, match="output file") as caught:
+        waiting.resume(deferred)
+    assert mentions(caught.value.next_step, waiting.folder.as_uri())
+    assert mentions(log(), "run 0", "run 1")
+    assert sorted(path.name for path in waiting.folder.iterdir()) == ["0.json", "1.json"]
+
+
 # Before anything is sent --------------------------------------------------------------------------
 
 

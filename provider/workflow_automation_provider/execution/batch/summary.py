@@ -50,7 +50,8 @@ def with_results(
         look = "Look in the workflow's list of runs."
 
     where = where_runs_are(record, output_path)
-    if record.folder and where and not record.results.are_settled:
+    has_ends = record.results.are_settled and output_path
+    if record.folder and where and not has_ends:
         where += f"\nThe runs write their ends to {record.folder}, each by its index."
 
     lines = [_table(record.results), error.next_step, look, where]
@@ -103,7 +104,8 @@ def where_runs_are(record: BatchRecord, output_path: str | None = None) -> str:
         )
 
     counts = record.results.counts
-    if counts["started"] + counts["unknown"] == 0:
+    has_runs = counts["total"] - counts["remaining"] > counts["rejected"]
+    if not has_runs:
         return ""
     if not record.outlives_try:
         return "The log names the runs."
