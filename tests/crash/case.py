@@ -134,14 +134,14 @@ class Case:
             if work.inputs["case"] == self.run_id
         ]
 
-    def answers(self) -> list[int | None]:
-        """Wait until the flow has called, and return what it was told."""
+    def answers(self, number: int = 1) -> list[int | None]:
+        """Wait until flows have called so often, and return what they were told."""
 
         def found() -> list[int | None]:
             runs = self.runs
-            return [
-                call.status for call in self.service.journal.callbacks() if str(call.run_id) in runs
-            ]
+            calls = self.service.journal.callbacks()
+            told = [call.status for call in calls if str(call.run_id) in runs]
+            return told if len(told) >= number else []
 
         return wait_for(f"a callback of {self.run_id}", found)
 

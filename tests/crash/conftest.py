@@ -11,6 +11,8 @@ from airflow_launcher.airflow import temporary_home
 from airflow_launcher.processes import inhabitants
 from case import PLAYS, Case, Played
 from deployment import Deployment
+from s3_bucket import Bucket, s3_server
+from store_proxy import StoreProxy
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
 
 # More at once only wait for one another.
@@ -27,15 +29,28 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
 
 
 @pytest.fixture(scope="session")
-def deployment(service: LocalService) -> Iterator[Deployment]:
+def store() -> Iterator[StoreProxy]:
+    """Start a stand-in for S3, behind a proxy."""
+    with s3_server() as port, StoreProxy(port).running() as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def deployment(service: LocalService, store: StoreProxy) -> Iterator[Deployment]:
     """Airflow, running."""
+    bucket = Bucket("ends")
     with temporary_home("crash") as home:
         mailboxes = {"callback_base_url": (home / "mailboxes").as_uri()}
         connections = {
             "workflow_automation_default": service.airflow_connection(extra={"timeout": 120}),
             "mailboxes": service.airflow_connection(extra={"timeout": 120, **mailboxes}),
+            bucket.conn_id: bucket.connection(store.port),
+            "s3_mailboxes": service.airflow_connection(
+                extra={"timeout": 120, "callback_base_url": bucket.url("callbacks")}
+            ),
         }
         with Deployment(home, connections) as deployment:
+            deployment.bucket, deployment.store = bucket, store
             yield deployment
         assert not inhabitants(home)
 

@@ -11,7 +11,8 @@ import json
 import os
 import signal
 import sqlite3
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,6 +32,8 @@ from real_airflow import OLD_HEARTBEAT, QUICK_RECOVERY
 
 if TYPE_CHECKING:
     from gate import Try
+    from s3_bucket import Bucket
+    from store_proxy import StoreProxy
 
 Blow = Literal["task", "supervisor", "both"]
 
@@ -52,9 +55,15 @@ class Deployment(Airflow):
     :param connections: connection ids, and the connections as JSON values
     """
 
+    bucket: Bucket
+    """Where the runs of batches write their ends."""
+    store: StoreProxy
+    """Through which all requests to it go."""
+
     def __init__(self, home: Path, connections: Mapping[str, Mapping[str, Any]]) -> None:
         port = free_port()
         self.gate = Gate(f"http://127.0.0.1:{port}")
+        self._one_triggerer = threading.Lock()
         super().__init__(
             home,
             Path(__file__).parent / "dags",
@@ -100,17 +109,18 @@ class Deployment(Airflow):
         if blow != "task" and not ENDS_AT_MISSED_HEARTBEATS:
             self.miss_heartbeats(found.pid)
 
-    def kill_triggerer(self) -> None:
-        """Kill the triggerer, and what it has started."""
-        for process in self.programs[TRIGGERER.name].family():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+    @contextlib.contextmanager
+    def without_triggerer(self) -> Iterator[None]:
+        """Kill the triggerer, and what it has started; start another one in the end."""
+        with self._one_triggerer:
+            for process in self.programs[TRIGGERER.name].family():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
 
-    def start_triggerer(self) -> None:
-        """Start another triggerer."""
-        program = self.program(TRIGGERER.name, *TRIGGERER.command)
-        program.start()
-        self.programs[TRIGGERER.name] = program
+            yield
+            program = self.program(TRIGGERER.name, *TRIGGERER.command)
+            program.start()
+            self.programs[TRIGGERER.name] = program
 
     def miss_heartbeats(self, pid: int) -> None:
         """

@@ -16,10 +16,9 @@ def test_the_triggerer_is_killed_before_the_end(case: Case) -> None:
     flow = case.held_flow()
     case.begin()
     case.deferred()
-    case.deployment.kill_triggerer()
-    flow.end()
-    assert case.answers() == [200]
-    case.deployment.start_triggerer()
+    with case.deployment.without_triggerer():
+        flow.end()
+        assert case.answers() == [200]
     case.end_well()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -58,6 +59,23 @@ with dag("waits"):
 # Waits for an end that its run writes to a mailbox.
 with dag("mailboxes"):
     trigger(wait_for_completion=True, workflow_automation_conn_id="mailboxes")
+
+# Waits for the ends of all its runs, which they write to S3.
+for dag_id, timeout in (
+    ("batch_waits", timedelta(hours=1)),
+    ("batch_waits_shortly", timedelta(minutes=2)),
+):
+    with dag(dag_id):
+        TriggerFlowBatchOperator(
+            task_id="trigger",
+            batch=[{"case": "{{ run_id }}", "n": n} for n in range(20)],
+            output_path=f"{os.environ['AIRFLOW_HOME']}/{{{{ run_id }}}}.jsonl",
+            workflow_automation_conn_id="s3_mailboxes",
+            max_concurrency=2,
+            send_retry_timeout=0,
+            wait_for_completion=True,
+            completion_timeout=timeout,
+        )
 
 with dag("after_another"):
     EmptyOperator(task_id="before") >> trigger()

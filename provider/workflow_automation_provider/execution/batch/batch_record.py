@@ -95,11 +95,6 @@ class BatchRecord(TaskRecord):
         """The key of the first entry."""
         return _key(0)
 
-    @property
-    def last_key(self) -> str:
-        """The key of the last entry."""
-        return _key(max(self.number_of_entries - 1, 0))
-
     def read(self) -> None:
         """
         Read what earlier tries wrote since the last Clear, before anything is written.
@@ -280,7 +275,14 @@ class BatchRecord(TaskRecord):
         return item.index < len(self._digests) and self._digests[item.index] == item.digest
 
     def must_send(self, item: Item) -> bool:
-        """Return whether this try has to send an item, judging by what earlier tries recorded."""
+        """
+        Return whether this try has to send an item, judging by what earlier tries recorded.
+
+        Not by what lies in the folder of a batch that waits: an end would only confirm what the
+        entries say, for an item is opened before it is sent; and where there is no end, its run may
+        be at work. Where a Clear has deleted the entries, the folder is forgotten with them: the
+        runs of before write to it, and nobody reads what they write.
+        """
         status = self.results.status(item.index)
         if status == "unknown":
             return self.start_again
