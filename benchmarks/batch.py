@@ -5,6 +5,8 @@ One Airflow on PostgreSQL runs them in turn, one at a time, against a service th
 once or after 50 ms, with and without TLS; and with TLS over a network with a round trip of 40 ms. The time is taken
 inside of the task, around ``execute``. Each request has a connection of its own, but for the last
 row.
+
+Then a batch that waits collects the ends of its runs, without Airflow: ``ends.py``.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING
 from airflow_launcher.airflow import temporary_home
 from common import SCHEMES, certified, pick, read_times, report, run_dag, say, undisturbed_airflow
 from distance import far_away
+from ends import Given, measure
 from quick_service import quick_service
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ TITLES = {
     "httpx": "bare httpx, 16 threads, no entries",
 }
 ROUND_TRIP = 0.04
+ENDS, LARGE_ENDS = pick((10_000, 10_000), (1_000, 100))
 FAR_TITLES = {
     "batch_16": "TriggerFlowBatchOperator",
     "batch_32": "… max_concurrency=32",
@@ -81,7 +85,7 @@ bare_httpx("httpx_kept", THREADS)
 """
 
 
-def measure(
+def start(
     api: AirflowApi, home: Path, who: str, service: tuple[str, str], items: int
 ) -> tuple[float, float]:
     """
@@ -125,16 +129,16 @@ def run(scheme: str) -> dict[tuple[str, str], float]:
             }
             airflow.api.add_connection(name, connection)
         quick = next(iter(urls.items()))
-        few = measure(airflow.api, home, "batch_16", quick, 100)[1]  # to warm up, too
+        few = start(airflow.api, home, "batch_16", quick, 100)[1]  # to warm up, too
         for _ in range(ROUNDS):
             for service in urls.items():
                 titles = FAR_TITLES if service[0] == "far" else TITLES
                 for who, title in titles.items():
-                    rate, _ = measure(airflow.api, home, who, service, ITEMS)
+                    rate, _ = start(airflow.api, home, who, service, ITEMS)
                     rates.setdefault((who, service[0]), []).append(rate)
                     say(f"{scheme} {service[0]} {rate:8.1f}/s  {title}")
         if scheme == "http":
-            many = measure(airflow.api, home, "batch_16", quick, MOST)[1]
+            many = start(airflow.api, home, "batch_16", quick, MOST)[1]
             print(f"{MOST:,} items take {many - few:.0f} MiB more than 100.\n")
     return {who_where: statistics.median(found) for who_where, found in rates.items()}
 
@@ -151,6 +155,29 @@ def main() -> None:
     far = measured["https"]
     rows = [[title, f"{far[who, 'far']:,.1f}"] for who, title in FAR_TITLES.items()]
     report(["", f"https, 50 ms, round trip {ROUND_TRIP * 1000:.0f} ms"], rows)
+    collect()
+
+
+def collect() -> None:
+    """Print what it takes to collect ends, of 1 KiB and of 60."""
+    with temporary_home("bench") as home:
+        small = measure(Given(ENDS, 1024, home), ROUNDS)
+        large = measure(Given(LARGE_ENDS, 60 * 1024, home), 1)
+
+    of_small = {
+        who: statistics.median(one.seconds for one in found) for who, found in small.items()
+    }
+    of_large = {who: found[0] for who, found in large.items()}
+    rows = []
+    for who, title in (("batch", "TriggerFlowBatchOperator"), ("boto3", "boto3, 16 threads")):
+        one = of_large[who]
+        rows.append([title, f"{of_small[who]:.1f}", f"{one.seconds:.1f}", f"{one.cpu:.1f}"])
+    report(["", "1 KiB, s", "60 KiB, s", "60 KiB, CPU s"], rows)
+    ratio = of_small["batch"] / of_small["boto3"]
+    more = of_large["batch"].peak - of_large["empty"].peak
+    print(
+        f"\n{ENDS:,} ends of 1 KiB: {ratio:.2f} of boto3. {LARGE_ENDS:,} of 60 KiB: {more:.0f} MiB."
+    )
 
 
 if __name__ == "__main__":

@@ -223,6 +223,8 @@ def without_mailbox(report: Ended, token: str) -> Ended:
 
     :param token: the hash of the token, which is the name of the object
     """
+    if not _reveals_mailbox(token, report):
+        return report
     return Ended(*(_without_mailbox(token, value) for value in report))
 
 
@@ -235,14 +237,15 @@ def _without_mailbox(token: str, value: Any) -> Any:
             lambda word: _WITHHELD_URL if any(mark in word[0] for mark in marks) else word[0], text
         )
 
-    shown, text = value, json.dumps(value)
-    if any(mark in text for mark in marks):
-        shown = _with_texts(value, without)
-        text = json.dumps(shown)
-    # It may be in another form, such as base64, or its query as an object.
+    shown = _with_texts(value, without)
+    return _WITHHELD_URL if _reveals_mailbox(token, shown) else shown
+
+
+def _reveals_mailbox(token: str, value: Any) -> bool:
+    """Return whether the URL is there, also in another form, or its query as an object."""
+    text = json.dumps(value)
     has_parameter = any(name in text for name in SECRET_PARAMETERS)
-    is_revealed = has_parameter or Redactor([], key=token).reveals(text)
-    return _WITHHELD_URL if is_revealed else shown
+    return has_parameter or Redactor([], key=token).reveals(text)
 
 
 def _with_texts(value: Any, change: Callable[[str], str]) -> Any:

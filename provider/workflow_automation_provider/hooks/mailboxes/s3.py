@@ -34,6 +34,8 @@ _CONFIG = {
     "signature_version": "s3v4",
     # Otherwise a checksum of the empty body would be a part of the URL.
     "request_checksum_calculation": "when_required",
+    # As many threads may read the ends of a batch. By default, 10 connections are kept.
+    "max_pool_connections": 256,
 }
 
 # By default, a URL is signed for the one host that new regions and new buckets do not answer at.
