@@ -153,14 +153,15 @@ def _set_connection(airflow: Airflow, conn_id: str, connection: dict[str, Any]) 
     airflow.api.add_connection(conn_id, {**connection, **more})
 
 
-def script_flows(service: LocalService, s3: LocalS3, delay: float) -> None:
+def script_flows(service: LocalService, s3: LocalS3 | None, delay: float) -> None:
     """
     Have the runs of the examples claim, report and call back.
 
-    The task of the one that claims gets no response.
+    The task of the one that claims gets no response. Without a store, none writes to it.
     """
 
     def write_object(run: Run) -> None:
+        assert s3
         s3.put(run.inputs["key"], b"customer,total\nAda,19.99\nGrace,240.00\n")
 
     service.callbacks.add(result=write_object, inputs={"bucket": BUCKET}, delay=delay)

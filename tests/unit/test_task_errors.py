@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,6 +32,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.batch.batch_record import BatchRecord
+from workflow_automation_provider.execution.batch.options import BatchOptions
 from workflow_automation_provider.execution.batch.output import OutputUnavailableError
 from workflow_automation_provider.execution.batch.source import Item
 from workflow_automation_provider.execution.batch.summary import with_results, worst_result
@@ -37,6 +40,19 @@ from workflow_automation_provider.execution.errors import error_after_start, tas
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.testing.context import StateStore, make_context
 
+FAILS = BatchOptions(
+    batch=[],
+    flow_id=None,
+    key=None,
+    output_path=None,
+    max_concurrency=16,
+    max_starts_per_second=None,
+    fails_if_rejected=True,
+    fails_if_run_failed=True,
+    wait_for_completion=False,
+    callback_input="callback_url",
+    completion_timeout=timedelta(days=1),
+)
 PAGE = Path(__file__).parents[2] / "docs" / "if-it-fails.md"
 
 WITH_STORE: Any = {"task_state_store": object()}
@@ -109,13 +125,13 @@ def batch_errors() -> Iterator[WorkflowAutomationError]:
         for number in (1, 2):
             record = batch(5, *["started"] * (5 - number), *[status] * number)
             record.results.are_settled = status in ("failed", "overdue")
-            error = worst_result(record.results, fails_if_rejected=True)
+            error = worst_result(record.results, FAILS)
             assert error
-            yield with_results(error, record, "/data/out.jsonl" if number == 2 else None)
-    assert worst_result(batch(1, "started").results, fails_if_rejected=True) is None
-    assert worst_result(batch(1, "rejected").results, fails_if_rejected=False) is None
-    failed = batch(1, "failed").results
-    assert worst_result(failed, fails_if_rejected=True, fails_if_run_failed=False) is None
+            yield with_results(error, record, "/data/out.jsonl" if number == 2 else "")
+    assert worst_result(batch(1, "started").results, FAILS) is None
+    skips = replace(FAILS, fails_if_rejected=False, fails_if_run_failed=False)
+    for status in ("rejected", "failed"):
+        assert worst_result(batch(1, status).results, skips) is None
     record = batch(0, "started", "started")
     first = Item(0, b"{}", b"digest", "batch[0]")
     for items in ([first, Item(1, b"{}", b"other.", "batch[1]")], [first]):

@@ -205,28 +205,23 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         return starter.resume(self._entries, self._trigger_failure)
 
     def _starter(self, record: BatchRecord, context: Context) -> BatchExecution:
-        from workflow_automation_provider.execution.batch.ends import WaitOptions
+        from workflow_automation_provider.execution.batch.options import BatchOptions
         from workflow_automation_provider.execution.batch.run_batch import BatchExecution
 
-        return BatchExecution(
-            record,
-            self.hook,
-            self._retrier,
-            context,
+        options = BatchOptions(
             batch=self.batch,
             flow_id=self._rendered_flow_id(),
+            key=self.key,
+            output_path=self._rendered_output_path(),
             max_concurrency=self.max_concurrency,
             max_starts_per_second=self.max_starts_per_second,
             fails_if_rejected=self.on_rejected == "fail",
-            output_path=self._rendered_output_path(),
-            key=self.key,
-            wait=WaitOptions(
-                self.wait_for_completion,
-                self.callback_input,
-                self.completion_timeout,
-                self.on_run_failed == "fail",
-            ),
+            fails_if_run_failed=self.on_run_failed == "fail",
+            wait_for_completion=self.wait_for_completion,
+            callback_input=self.callback_input,
+            completion_timeout=self.completion_timeout,
         )
+        return BatchExecution(record, self.hook, self._retrier, context, options)
 
     @property
     def _starts_unknown_again(self) -> bool:

@@ -58,7 +58,7 @@ def test_a_store_that_fails_in_the_last_try_hides_no_run(
 
     entries = entries_of(batch.context["task_state_store"])
     named = re.findall(r"workflow_automation_batch_(\d+)", str(error))
-    assert {int(number) for number in named} == {0, len(entries) - 1}
+    assert [int(number) for number in named] == [0]
     recorded = {
         int(index): item["run_id"] for entry in entries for index, item in entry["results"].items()
     }

@@ -25,6 +25,7 @@ from workflow_automation_provider.exceptions import (
     RunFailedError,
     RunTimeoutError,
     UnidentifiedError,
+    WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.batch import ends
 from workflow_automation_provider.hooks.mailbox import Mailbox
@@ -390,7 +391,7 @@ def test_an_output_that_cannot_be_written_in_the_last_try_leaves_the_ends(waitin
     for n in range(2):
         waiting.write(n, run_id=f"run {n}")
     waiting.output.parent.rmdir()
-    with pytest.raises(Exception, match="output file") as caught:
+    with pytest.raises(WorkflowAutomationError, match="output file") as caught:
         waiting.resume(deferred)
     assert mentions(caught.value.next_step, waiting.folder.as_uri())
     assert mentions(log(), "run 0", "run 1")

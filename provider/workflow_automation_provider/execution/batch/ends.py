@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn
 
@@ -50,27 +49,11 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.redaction import Redactor
     from workflow_automation_provider.execution.batch.batch_record import BatchRecord
     from workflow_automation_provider.execution.batch.item_results import BatchItem
+    from workflow_automation_provider.execution.batch.options import BatchOptions
     from workflow_automation_provider.execution.batch.source import Item
     from workflow_automation_provider.execution.record.entries import End
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
-
-
-@dataclass(frozen=True, slots=True)
-class WaitOptions:
-    """
-    How a batch waits for the ends of its runs.
-
-    :param wait_for_completion: whether it does
-    :param callback_input: name of the input for a run's URL
-    :param completion_timeout: how long, from the first item that is sent
-    :param fails_if_run_failed: whether the batch fails if a run failed, or is overdue
-    """
-
-    wait_for_completion: bool = False
-    callback_input: str = "callback_url"
-    completion_timeout: timedelta = timedelta()
-    fails_if_run_failed: bool = True
 
 
 class BatchEnds:
@@ -79,7 +62,6 @@ class BatchEnds:
 
     :param record: has the folder, and until when the task waits
     :param options: what the task asks for
-    :param max_concurrency: how many ends are read at a time
     """
 
     def __init__(
@@ -87,8 +69,7 @@ class BatchEnds:
         record: BatchRecord,
         hook: WorkflowAutomationHook,
         retrier: SendRetrier,
-        options: WaitOptions,
-        max_concurrency: int,
+        options: BatchOptions,
     ) -> None:
         self._record = record
         self._results = record.results
@@ -96,7 +77,6 @@ class BatchEnds:
         self._retrier = retrier
         self._log = retrier.log
         self._options = options
-        self._max_concurrency = max_concurrency
 
     @property
     def are_awaited(self) -> bool:
@@ -271,13 +251,12 @@ class BatchEnds:
     ) -> Iterator[tuple[BatchItem, End | RunFailedError | None]]:
         """Yield items with what their runs wrote, which is read a bounded number ahead."""
         ahead: deque[tuple[BatchItem, Future[End | RunFailedError | None]]] = deque()
-        pool = ThreadPoolExecutor(self._max_concurrency)
+        pool = ThreadPoolExecutor(self._options.max_concurrency)
         try:
             for item in items:
-                # In order with the others, where there is nothing to read.
-                read = self._read if item["index"] in ended else _read_nothing
-                ahead.append((item, pool.submit(read, item["index"])))
-                if len(ahead) > 2 * self._max_concurrency:
+                # In order with the others, also where there is nothing to read.
+                ahead.append((item, pool.submit(self._read, item["index"], ended)))
+                if len(ahead) > 2 * self._options.max_concurrency:
                     first, future = ahead.popleft()
                     yield first, future.result()
 
@@ -286,8 +265,10 @@ class BatchEnds:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _read(self, index: int) -> End | RunFailedError | None:
-        """Return how a run ended; an error if what it wrote is no end."""
+    def _read(self, index: int, ended: set[int]) -> End | RunFailedError | None:
+        """Return how a run ended, if it has; an error if what it wrote is no end."""
+        if index not in ended:
+            return None
         try:
             return read_end(self.url_of(index), self._token)
         except RunFailedError as error:
@@ -331,7 +312,3 @@ class BatchEnds:
             settled["why"] = OutcomeUnknownError(" ".join(whys)).reason  # in one line, and cut
 
         return settled
-
-
-def _read_nothing(_: int) -> None:
-    """Return that a run has not ended."""

@@ -36,21 +36,6 @@ _SHOWN = 4
 _EXPECTED = "expected one inputs object in each line"
 
 
-class LineError(Exception):
-    """
-    A line that is not an object of input names and values.
-
-    :param problem: what is wrong and how to correct it: the rest of a sentence whose subject is the
-        line
-    :param column: the character that is wrong, from 1; None if it is unknown
-    """
-
-    def __init__(self, problem: str, column: int | None = None) -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.column = column
-
-
 def numbered_lines(path: _Path) -> Generator[tuple[int, bytes], None, None]:
     """
     Yield the lines that are not blank, with their numbers from 1.
@@ -68,43 +53,50 @@ def numbered_lines(path: _Path) -> Generator[tuple[int, bytes], None, None]:
                 yield number, content
 
 
-def parse_line(line: bytes) -> Mapping[str, Any]:
+def parse_line(label: str, line: bytes) -> Mapping[str, Any]:
     """
     Return the object of a line, with its numbers as text, which keeps their digits.
 
-    :raises LineError: if it has none
+    :param label: what the line is called in errors
+    :raises InvalidRequestError: if it has none
     """
     if len(line) > MAX_LINE:
-        raise LineError(
-            f"is longer than {MAX_LINE // 1024**2} MiB: pass large content as files of an upload."
+        raise InvalidRequestError(
+            f"{label} is longer than {MAX_LINE // 1024**2} MiB: pass large content as files of an "
+            "upload."
         )
 
-    text = _decode(line)
+    text = _decode(label, line)
+    members = functools.partial(_members, label)
     try:
         # NaN stays a float, which JSON rejects.
-        value = json.loads(text, object_pairs_hook=_members, parse_float=str, parse_int=str)
-    except (ValueError, RecursionError) as error:
+        value = json.loads(text, object_pairs_hook=members, parse_float=str, parse_int=str)
+    except (json.JSONDecodeError, RecursionError) as error:
         # Without the original message, which may quote the line.
-        column = getattr(error, "colno", None)
-        raise LineError(f"is not JSON{_beginning(line)}: {_EXPECTED}.", column) from None
+        column = f" at column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise InvalidRequestError(
+            f"{label} is not JSON{column}{_beginning(line)}: {_EXPECTED}."
+        ) from None
 
     if not isinstance(value, Mapping):
-        start = text.lstrip()
-        is_number = isinstance(value, str) and not start.startswith('"')
+        is_number = isinstance(value, str) and not text.lstrip().startswith('"')
         kind = "a number" if is_number else kind_of(value)
-        column = len(text) - len(start) + 1
-        raise LineError(f"is {kind}: expected an object of input names and values.", column)
+        raise InvalidRequestError(
+            f"{label} is {kind}: expected an object of input names and values."
+        )
 
     return value
 
 
-def _decode(line: bytes) -> str:
+def _decode(label: str, line: bytes) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        before = line[: error.start].decode()
-        problem = f"is not UTF-8{_beginning(line)}: {_EXPECTED}, in UTF-8, not compressed."
-        raise LineError(problem, len(before) + 1) from None
+        column = len(line[: error.start].decode()) + 1
+        raise InvalidRequestError(
+            f"{label} is not UTF-8 at column {column}{_beginning(line)}: {_EXPECTED}, in UTF-8, "
+            "not compressed."
+        ) from None
 
 
 def _beginning(line: bytes) -> str:
@@ -115,17 +107,17 @@ def _beginning(line: bytes) -> str:
     return f", it begins with {repr(start[:_SHOWN])[1:]}"
 
 
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _members(label: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """
     Return an object's members.
 
-    :raises LineError: if it has a name twice, of which the service may take either
+    :raises InvalidRequestError: if it has a name twice, of which the service may take either
     """
     members = dict(pairs)
     if len(members) < len(pairs):
         names = Counter(name for name, _ in pairs)
         [(name, _)] = names.most_common(1)
-        raise LineError(f"has {name!r:.60} twice: expected each name once.")
+        raise InvalidRequestError(f"{label} has {name!r:.60} twice: expected each name once.")
 
     return members
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import posixpath
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow.sdk import ObjectStoragePath
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
@@ -13,11 +11,10 @@ from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-
 from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.hooks.files.paths import local_path
-from workflow_automation_provider.hooks.files.stores import as_url, bucket_of, stored_at
+from workflow_automation_provider.hooks.files.stores import as_url, stored_at
 
 
-@dataclass(frozen=True)
-class Location:
+class Location(NamedTuple):
     """
     A place in a file system.
 
@@ -27,19 +24,6 @@ class Location:
 
     fs: Any
     key: str
-
-    @property
-    def bucket(self) -> str:
-        """The bucket, empty in a file system without buckets."""
-        return bucket_of(self.key)
-
-    def is_same_as(self, other: Location) -> bool:
-        """Return whether both are one file, reached by the same connection."""
-        if self.fs != other.fs:
-            return False
-        if other.bucket:
-            return self.key == other.key
-        return _normal(self.key) == _normal(other.key)
 
 
 def locate(argument: str, path: str | os.PathLike[str] | ObjectStoragePath) -> Location:
@@ -76,8 +60,3 @@ def _locate_local(argument: str, path: object, name: str) -> Location:
 def shown_path(path: object) -> str:
     """Return a path or URL as an error shows it, without credentials."""
     return shown(as_url(path))
-
-
-def _normal(key: str) -> str:
-    """Return the path of a file system without ``.``, ``..`` and double slashes."""
-    return posixpath.normpath(f"/{key.lstrip('/')}")

@@ -21,6 +21,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.batch.location import Location, locate, shown_path
+from workflow_automation_provider.hooks.files.stores import bucket_of
 from workflow_automation_provider.hooks.files.writing import check_writable, write_whole
 
 if TYPE_CHECKING:
@@ -35,12 +36,13 @@ class OutputFile:
     """
     The file with the results of a batch.
 
-    :param path: local path, or URL that Airflow's object storage writes
+    :param path: local path, or URL that Airflow's object storage writes; empty for none
     """
 
-    is_checked = False
-    """Whether a check has found that the file can be written."""
-    is_written = False
+    can_be_written = False
+    """Whether a check has found that there is a file that can be written."""
+    written = ""
+    """The path of the file once it is written."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -55,6 +57,8 @@ class OutputFile:
         :raises OutputUnavailableError: if it cannot be written, such as where there is no folder
             or bucket for it, or no right to write there
         """
+        if not self.path:
+            return
         if self.path.endswith("/"):
             raise InvalidRequestError(f"{self._subject}, a folder: expected a file.")
 
@@ -67,7 +71,7 @@ class OutputFile:
         except Exception as error:  # object stores raise all kinds of exceptions
             raise self._unavailable(error) from None
 
-        self.is_checked = True
+        self.can_be_written = True
 
     def write(self, items: Iterable[Mapping[str, Any]]) -> None:
         """
@@ -86,7 +90,7 @@ class OutputFile:
         except Exception as error:  # object stores raise all kinds of exceptions
             raise self._unavailable(error) from None
 
-        self.is_written = True
+        self.written = self.path
 
     def _check_location(self, location: Location, source: BatchSource) -> None:
         if source.is_at(location):
@@ -94,8 +98,8 @@ class OutputFile:
                 f"{self._subject}, the file of the batch: expected another file."
             )
 
-        is_bucket = location.bucket != "" and location.key.strip("/") == location.bucket
-        if is_bucket:
+        bucket = bucket_of(location.key)
+        if bucket and location.key.strip("/") == bucket:
             raise InvalidRequestError(
                 f"{self._subject}, a bucket: expected a file in it, such as "
                 f"{without_credentials(self.path)}/runs.jsonl."

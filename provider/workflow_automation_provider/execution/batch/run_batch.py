@@ -14,6 +14,7 @@ of the progress. :mod:`~workflow_automation_provider.execution.batch.threads` se
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, cast
@@ -29,7 +30,7 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.batch.ends import BatchEnds, WaitOptions
+from workflow_automation_provider.execution.batch.ends import BatchEnds
 from workflow_automation_provider.execution.batch.output import OutputFile, OutputUnavailableError
 from workflow_automation_provider.execution.batch.progress import Progress
 from workflow_automation_provider.execution.batch.source import BatchSource
@@ -49,7 +50,8 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.execution.batch.batch_record import BatchRecord
     from workflow_automation_provider.execution.batch.item_results import BatchItem, BatchSummary
-    from workflow_automation_provider.execution.batch.source import Batch, Item
+    from workflow_automation_provider.execution.batch.options import BatchOptions
+    from workflow_automation_provider.execution.batch.source import Item
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -78,14 +80,7 @@ class BatchExecution:
     :param hook: sends the requests
     :param retrier: how long the service may be busy or unreachable without interruption
     :param context: the task's context, for the XComs
-    :param batch: the batch as the DAG author gave it, rendered
-    :param flow_id: the flow, None if the API key identifies it
-    :param max_concurrency: how many requests are sent at a time
-    :param max_starts_per_second: the most requests to send in a second, None for no limit
-    :param fails_if_rejected: whether the batch fails if the service rejected items
-    :param output_path: where to write the results; None to return them
-    :param key: the name of the input by which people recognize an item, None for none
-    :param wait: how it waits for the ends of its runs
+    :param options: what the task asks for
     :raises InvalidRequestError: if it cannot be a batch
     """
 
@@ -95,45 +90,27 @@ class BatchExecution:
         hook: WorkflowAutomationHook,
         retrier: SendRetrier,
         context: Context,
-        *,
-        batch: Batch,
-        flow_id: str | None,
-        max_concurrency: int,
-        max_starts_per_second: float | None,
-        fails_if_rejected: bool,
-        output_path: str | None,
-        key: str | None,
-        wait: WaitOptions,
+        options: BatchOptions,
     ) -> None:
         self._record = record
         self._results = record.results
         self._hook = hook
         self._retrier = retrier
         self._log = retrier.log
-        self._flow_id = flow_id
-        self._fails_if_rejected = fails_if_rejected
-        self._output = OutputFile(output_path) if output_path else None
+        self._context = context
+        self._options = options
+        self._output = OutputFile(options.output_path or "")
         self._source = BatchSource(
-            batch,
-            flow_id,
-            key,
+            options.batch,
+            options.flow_id,
+            options.key,
             redact=lambda text: hook.get_conn().redactor.text(text),
         )
-        self._wait = wait
-        self._trigger_failure = ""
-        self._ends = BatchEnds(record, hook, retrier, wait, max_concurrency)
-        self._context = context
-        self._threads = BatchThreads(
-            hook,
-            retrier,
-            record.results,
-            self._inputs_of,
-            max_concurrency=max_concurrency,
-            max_per_second=max_starts_per_second,
-        )
+        self._ends = BatchEnds(record, hook, retrier, options)
+        self._threads = BatchThreads(hook, retrier, record.results, self._inputs_of, options)
         self._progress = Progress(record.results, context, retrier.log)
-        self._window = min(4 * max_concurrency, _MAX_WINDOW)
-        self._are_all_opened = False
+        self._window = min(4 * options.max_concurrency, _MAX_WINDOW)
+        self._has_more = True
         # The items that were opened and whose results are not recorded yet.
         self._in_flight: list[Job] = []
 
@@ -157,14 +134,15 @@ class BatchExecution:
         :return: as :meth:`start` does
         :raises WorkflowAutomationError: if runs failed, or have not ended in time
         """
-        self._trigger_failure = trigger_failure
-        return self._reported(lambda: self._check_recorded(entries))
+        return self._reported(lambda: self._check_recorded(entries), trigger_failure)
 
-    def _reported(self, start: Callable[[], None]) -> list[BatchItem] | BatchSummary:
+    def _reported(
+        self, start: Callable[[], None], trigger_failure: str = ""
+    ) -> list[BatchItem] | BatchSummary:
         """Start the batch, and finish it; what ends it tells what is known of its runs."""
         try:
             start()
-            return self._finish()
+            return self._finish(trigger_failure)
         except WorkflowAutomationError as error:
             raise self._with_results(error) from error.__cause__
         except Exception as error:
@@ -177,16 +155,15 @@ class BatchExecution:
                 self._write_output(self._items(), is_retried=False)
 
             counts = counts_text(self._results.counts)
-            self._log.warning("%s %s", counts, where_runs_are(self._record, self._written_output))
+            self._log.warning("%s %s", counts, where_runs_are(self._record, self._output.written))
             raise
 
     def _check_and_start(self) -> None:
         number_to_send = self._check_items()
         template = None
         if number_to_send:
-            template = self._hook.prepare_trigger({}, self._flow_id)
-        if self._output:
-            self._output.check(self._source)
+            template = self._hook.prepare_trigger({}, self._options.flow_id)
+        self._output.check(self._source)
         if template and self._ends.are_awaited:
             self._ends.prepare()
         if template:
@@ -207,8 +184,7 @@ class BatchExecution:
             )
 
         self._results.total = self._record.total
-        if self._output:
-            self._output.is_checked = True
+        self._output.can_be_written = self._output.path != ""
 
     def _inputs_of(self, item: Item) -> bytes:
         """Return what is sent for an item: what is recorded of it is what the user gave."""
@@ -222,7 +198,7 @@ class BatchExecution:
         """
         self._record.read()
         if self._ends.are_awaited:
-            self._source.reserved = self._wait.callback_input
+            self._source.reserved = self._options.callback_input
         if self._source.key is not None:
             self._hook.get_conn()  # each key is searched for secrets
 
@@ -252,7 +228,7 @@ class BatchExecution:
             "conn_id": self._hook.workflow_automation_conn_id,
             "flow_id": template.flow_id,
         }
-        if self._output:
+        if self._output.path:
             target["output_path"] = without_credentials(self._output.path)
 
         self._record.target = target
@@ -263,7 +239,10 @@ class BatchExecution:
             try:
                 self._send_all(items)
             except BaseException as error:
-                self._end_orderly(error)
+                try:
+                    self._await_last_responses(error)
+                finally:  # also if the task is interrupted meanwhile
+                    self._save_results()
                 # An exception has stopped the batch, whose end reports it; an interruption goes on.
                 if not isinstance(error, Exception):
                     raise
@@ -292,29 +271,22 @@ class BatchExecution:
         """Return the next items to open: none until there is room for half of the window."""
         room = self._window - self._number_under_way()
         opened: list[Item] = []
-        if room < self._window / 2:
+        if room < self._window / 2 or self._threads.stopped_by:
             return opened
 
         size = 0
         try:
-            while self._has_more and len(opened) < room and size < _MAX_WINDOW_BYTES / 2:
-                item = next(items, None)
-                if item is None:
-                    self._are_all_opened = True
-                    break
-
+            for item in itertools.islice(items, room):
                 opened.append(item)
                 size += len(item.inputs)
+                if size >= _MAX_WINDOW_BYTES / 2:
+                    break
         except WorkflowAutomationError as error:
             self._threads.stop(error)
 
+        self._has_more = len(opened) == room or size >= _MAX_WINDOW_BYTES / 2
         # A thread may have stopped the batch meanwhile.
         return [] if self._threads.stopped_by else opened
-
-    @property
-    def _has_more(self) -> bool:
-        """Whether there are items to open."""
-        return not self._are_all_opened and self._threads.stopped_by is None
 
     def _number_under_way(self) -> int:
         """Return how many items in flight have no result yet."""
@@ -330,7 +302,7 @@ class BatchExecution:
 
         # Before the write: an interruption must give them a result.
         self._in_flight += jobs
-        self._record.write(items, results, in_flight=[job.index for job in others])
+        self._record.write(items, results, in_flight=[job.item.index for job in others])
         if not self._record.outlives_try:
             log_runs(self._log, self._results, results)
 
@@ -340,7 +312,8 @@ class BatchExecution:
     def _await_results(self) -> None:
         """Wait until half of the window is free, or results are to be recorded."""
         until = time.monotonic() + _MAX_UNRECORDED
-        most = self._window // 2 if self._has_more else 0
+        has_more = self._has_more and self._threads.stopped_by is None
+        most = self._window // 2 if has_more else 0
         while self._number_under_way() > most and time.monotonic() < until:
             if self._retrier.is_ended():
                 self._threads.stop(NotSentError("The task was ended."))
@@ -350,13 +323,6 @@ class BatchExecution:
         self._progress.show_if_due()
 
     # Interruptions --------------------------------------------------------------------------------
-
-    def _end_orderly(self, error: BaseException) -> None:
-        """Stop the batch because of an error or an interruption, and record what is known."""
-        try:
-            self._await_last_responses(error)
-        finally:  # also if the task is interrupted meanwhile
-            self._save_results()
 
     def _await_last_responses(self, error: BaseException) -> None:
         """Send nothing more, and wait for the responses to the requests under way."""
@@ -396,12 +362,12 @@ class BatchExecution:
                 continue
 
             if job.may_be_sent:
-                names.append(self._results.name_of(job.index))
+                names.append(self._results.name_of(job.item.index))
                 why = "It had no response when the batch was interrupted."
-                job.result = self._results.without_run(job.index, "unknown", why)
+                job.result = self._results.without_run(job.item.index, "unknown", why)
             else:
                 why = "The batch was interrupted."
-                job.result = self._results.without_run(job.index, "not started", why)
+                job.result = self._results.without_run(job.item.index, "not started", why)
 
         return names
 
@@ -434,32 +400,38 @@ class BatchExecution:
 
     # The end --------------------------------------------------------------------------------------
 
-    def _finish(self) -> list[BatchItem] | BatchSummary:
+    def _finish(self, trigger_failure: str) -> list[BatchItem] | BatchSummary:
         """
         Write the output file, unless a later try does, and return the results.
 
+        :param trigger_failure: why the trigger has failed, empty if it has not
         :raises WorkflowAutomationError: why the batch was stopped, or else the worst of its results
         :raises TaskDeferred: Airflow's signal to suspend the task
         """
         self._progress.show()
         error, items = self._threads.stopped_by, self._items()
         if error is None and self._ends.are_awaited:
-            error, items = self._await_ends(items)
+            error, items = self._await_ends(items, trigger_failure)
         elif error is None:
-            error = self._worst_result()
+            error = worst_result(self._results, self._options)
 
         # Not if the next try writes it: that may be running already, and starts further items.
         if error and self._is_continued and self._is_retried(error):
             raise error
 
-        # A retry starts nothing again, and writes the file.
-        is_retried = error is None and self._is_continued
-        found, failure = self._written(items, is_retried=is_retried)
-        if self._record.folder and self._results.are_settled and failure is None:
+        if not self._output.path:
+            found: list[BatchItem] | BatchSummary = [*items]
+        else:
+            # A retry starts nothing again, and writes the file.
+            is_retried = error is None and self._is_continued
+            failure = self._write_output(items, is_retried=is_retried)
+            error = error or failure
+            found = {"path": self._output.path, **self._results.counts}
+        if self._record.folder and self._results.are_settled and self._output.written:
             self._record.write_ends()
 
         # Of a batch that waits, it is known only now.
-        error = error or failure or self._worst_result() or self._ends.not_awaited()
+        error = error or worst_result(self._results, self._options) or self._ends.not_awaited()
         if error:
             self._push(found)
             raise error
@@ -467,7 +439,7 @@ class BatchExecution:
         return found
 
     def _await_ends(
-        self, items: Iterator[BatchItem]
+        self, items: Iterator[BatchItem], trigger_failure: str
     ) -> tuple[WorkflowAutomationError | None, Iterator[BatchItem]]:
         """
         Wait for the ends of the runs.
@@ -476,39 +448,22 @@ class BatchExecution:
         :raises TaskDeferred: Airflow's signal to suspend the task
         """
         try:
-            ended = self._ends.wait(self._trigger_failure)
+            ended = self._ends.wait(trigger_failure)
         except WorkflowAutomationError as error:
             return error, items
 
         self._results.are_settled = True
         return None, self._ends.settled(items, ended)
 
-    def _written(
-        self, items: Iterator[BatchItem], *, is_retried: bool
-    ) -> tuple[list[BatchItem] | BatchSummary, WorkflowAutomationError | None]:
-        """Return what the task returns, and why the output file could not be written."""
-        if self._output is None:
-            return list(items), None
-
-        failure = self._write_output(items, is_retried=is_retried)
-        return {"path": self._output.path, **self._results.counts}, failure
-
     def _push(self, found: list[BatchItem] | BatchSummary) -> None:
         """Push what a task returns that fails: a person may mark it as success."""
         task = cast("BaseOperator", self._context["task"])
-        if self._written_output is None or not task.do_xcom_push:
+        if not self._output.written or not task.do_xcom_push:
             return
         try:
             self._context["ti"].xcom_push(key="return_value", value=found)
         except Exception:
             self._log.warning("The counts could not be pushed as an XCom.", exc_info=True)
-
-    def _worst_result(self) -> WorkflowAutomationError | None:
-        return worst_result(
-            self._results,
-            fails_if_rejected=self._fails_if_rejected,
-            fails_if_run_failed=self._wait.fails_if_run_failed,
-        )
 
     @property
     def _is_continued(self) -> bool:
@@ -532,7 +487,7 @@ class BatchExecution:
         :param items: the results
         :param is_retried: whether Airflow retries the task if that fails
         """
-        if self._output is None or not self._output.is_checked:
+        if not self._output.can_be_written:
             return None
 
         try:
@@ -552,9 +507,9 @@ class BatchExecution:
         stopped_by = self._threads.stopped_by
         why_not = stopped_by.reason if stopped_by else ""
         for item in self._results.in_order(why_not):
-            if item["status"] == "started" and self._flow_id is not None:
+            if item["status"] == "started" and self._options.flow_id is not None:
                 # So that an upload can be mapped over the items.
-                item["flow_id"] = self._flow_id
+                item["flow_id"] = self._options.flow_id
             yield self._with_place(item)
 
     def _with_place(self, item: BatchItem) -> BatchItem:
@@ -568,11 +523,4 @@ class BatchExecution:
 
     def _with_results(self, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return an error with what this and earlier tries did, and where the results are."""
-        return with_results(error, self._record, self._written_output)
-
-    @property
-    def _written_output(self) -> str | None:
-        """The path of the output file, None if it was not written."""
-        if self._output is None or not self._output.is_written:
-            return None
-        return self._output.path
+        return with_results(error, self._record, self._output.written)

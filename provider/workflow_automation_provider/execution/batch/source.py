@@ -28,7 +28,6 @@ from workflow_automation_provider.client.rendered_values import (
 from workflow_automation_provider.client.wording import kind_of, one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.batch.json_lines import (
-    LineError,
     numbered_lines,
     parse_line,
 )
@@ -137,27 +136,20 @@ class BatchSource:
         if wrong:
             raise _all_of(wrong)
 
-    def label_of(self, index: int, line: int | None = None, column: int | None = None) -> str:
+    def label_of(self, index: int, line: int | None = None) -> str:
         """
         Return what an item is called in errors.
 
         :param line: its number in the file, from 1; None if it has none
-        :param column: the character of the line that is wrong, from 1; None if it is unknown
         """
         if not self._is_file:
             return f"batch[{index}]"
-
-        where = ""
-        if line is not None:
-            where = f"line {line} "
-        if column is not None:
-            where = f"line {line}, column {column} "
-
+        where = f"line {line} " if line is not None else ""
         return f"batch[{index}] ({where}of {shown_path(self._batch)})"
 
     def is_at(self, location: Location) -> bool:
         """Return whether the items are in this file, as the same connection names it."""
-        return self._is_file and locate("batch", self._batch).is_same_as(location)
+        return self._is_file and locate("batch", self._batch) == location
 
     def _of_sequence(self) -> Generator[_Make, None, None]:
         """Yield what makes each item of a list or an XCom."""
@@ -192,13 +184,8 @@ class BatchSource:
 
         :raises InvalidRequestError: if it cannot be sent
         """
-        try:
-            inputs = parse_line(line)
-        except LineError as error:
-            label = self.label_of(index, number, error.column)
-            raise InvalidRequestError(f"{label} {error.problem}") from None
-
         label = self.label_of(index, number)
+        inputs = parse_line(label, line)
         encode(label, inputs)  # checks its values; their numbers are sent with all their digits
         return self._item(index, label, inputs, line.strip())
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         BatchItem,
         Results,
     )
+    from workflow_automation_provider.execution.batch.options import BatchOptions
 
 # What people read in a log or a notification: the rest is in the output file.
 _MAX_ROWS = 20
@@ -37,12 +38,12 @@ _MAX_RUNS_IN_A_LINE = 200
 
 
 def with_results(
-    error: WorkflowAutomationError, record: BatchRecord, output_path: str | None = None
+    error: WorkflowAutomationError, record: BatchRecord, output_path: str = ""
 ) -> WorkflowAutomationError:
     """
     Return an error with what this and earlier tries did, and where the results are.
 
-    :param output_path: the file with the results, None if it was not written
+    :param output_path: the file with the results, empty if it was not written
     """
     is_in_doubt = bool(record.results.counts["unknown"] or record.is_unread)
     look = ""
@@ -92,16 +93,14 @@ def _consequence(error: WorkflowAutomationError, record: BatchRecord) -> str:
     return consequence
 
 
-def where_runs_are(record: BatchRecord, output_path: str | None = None) -> str:
+def where_runs_are(record: BatchRecord, output_path: str = "") -> str:
     """Return a line that says where the runs are, empty if there are none."""
     if output_path:
         return f"The result of each item is in {without_credentials(output_path)}."
 
+    in_store = f"in the task's state store ({record.first_key} and the next ones)"
     if record.is_unread:
-        return (
-            "The runs of earlier tries are in the task's state store "
-            f"({record.first_key} and the next ones)."
-        )
+        return f"The runs of earlier tries are {in_store}."
 
     counts = record.results.counts
     has_runs = counts["total"] - counts["remaining"] > counts["rejected"]
@@ -109,17 +108,10 @@ def where_runs_are(record: BatchRecord, output_path: str | None = None) -> str:
         return ""
     if not record.outlives_try:
         return "The log names the runs."
-
-    keys = record.first_key
-    if record.last_key != record.first_key:
-        keys = f"{record.first_key} to {record.last_key}"
-
-    return f"The runs are in the task's state store ({keys}), or else in the log."
+    return f"The runs are {in_store}, or else in the log."
 
 
-def worst_result(
-    results: Results, *, fails_if_rejected: bool, fails_if_run_failed: bool = True
-) -> WorkflowAutomationError | None:
+def worst_result(results: Results, options: BatchOptions) -> WorkflowAutomationError | None:
     """Return the error for the worst results of items, None if there are none."""
     unknown = results.number_of("unknown")
     if unknown:
@@ -132,11 +124,11 @@ def worst_result(
         return UnidentifiedError(what)
 
     failed, overdue = results.number_of("failed"), results.number_of("overdue")
-    if fails_if_run_failed and failed + overdue:
+    if options.fails_if_run_failed and failed + overdue:
         return RunFailedError(f"Of the runs, {failed} failed, and {overdue} are overdue.")
 
     rejected = results.number_of("rejected")
-    if rejected and fails_if_rejected:
+    if rejected and options.fails_if_rejected:
         return RejectedError(f"The service rejected {_items(rejected)}.")
 
     return None

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from workflow_automation_provider.client.protocol import Request, Run
     from workflow_automation_provider.execution.batch.item_results import BatchItem, Results
+    from workflow_automation_provider.execution.batch.options import BatchOptions
     from workflow_automation_provider.execution.batch.source import Item
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -42,11 +43,6 @@ class Job:
     result: BatchItem | None = None
     """The result over all tries, None until it is known."""
 
-    @property
-    def index(self) -> int:
-        """The position of the item in the batch."""
-        return self.item.index
-
 
 class BatchThreads:
     """
@@ -59,8 +55,7 @@ class BatchThreads:
     :param retrier: how long the service may be busy or unreachable
     :param results: the results of earlier tries
     :param inputs_of: returns the inputs that are sent for an item, encoded
-    :param max_concurrency: how many requests are sent at a time
-    :param max_per_second: the most requests to send in a second, None for no limit
+    :param options: what the task asks for
     """
 
     def __init__(
@@ -69,9 +64,7 @@ class BatchThreads:
         retrier: SendRetrier,
         results: Results,
         inputs_of: Callable[[Item], bytes],
-        *,
-        max_concurrency: int,
-        max_per_second: float | None,
+        options: BatchOptions,
     ) -> None:
         self.stopped_by: WorkflowAutomationError | None = None
         """Why nothing more is sent, None while the batch goes on."""
@@ -79,10 +72,12 @@ class BatchThreads:
         self._task_retrier = retrier
         self._results = results
         self._inputs_of = inputs_of
-        self._max_concurrency = max_concurrency
-        self._streak = FailureStreak(max_concurrency)
+        self._max_concurrency = options.max_concurrency
+        self._streak = FailureStreak(options.max_concurrency)
         self._stop_lock = Lock()
-        self._retrier = _RatedRetrier(retrier.seconds, retrier.log, self._is_over, max_per_second)
+        self._retrier = _RatedRetrier(
+            retrier.seconds, retrier.log, self._is_over, options.max_starts_per_second
+        )
 
         # What the threads are to send, and None for each to end.
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
@@ -150,12 +145,12 @@ class BatchThreads:
         """Send an item; return its result, whatever happens."""
         try:
             run = self._send(job, template)
-            result = started(job.index, run)
+            result = started(job.item.index, run)
             self._log_response_not_kept(run, result)
         except BaseException as error:
             failure = _as_known(error)
             self._note_failure(failure)
-            return self._results.without_run(job.index, status_of(failure), failure.reason)
+            return self._results.without_run(job.item.index, status_of(failure), failure.reason)
 
         self._streak.end()
         return result

@@ -141,7 +141,7 @@ def test_the_same_path_on_two_sftp_hosts_is_two_files(sftp, tmp_path, monkeypatc
         monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(connection))
         source = BatchSource(sftp.url("a.jsonl"), None)
         with pytest.raises(InvalidRequestError, match="output_path is "):
-            OutputFile(sftp.url("./a.jsonl")).check(source)
+            OutputFile(sftp.url("a.jsonl")).check(source)
         OutputFile(sftp.url("a.jsonl").replace(sftp.conn_id, "other")).check(source)
 
 

@@ -155,15 +155,16 @@ def test_the_first_bad_lines_are_named_at_once(tmp_path):
     path.write_bytes(b"\n".join(lines))
     with pytest.raises(InvalidRequestError) as caught:
         read(str(path))
-    assert f"batch[1] (line 2, column 7 of '{path}')" in caught.value.message
-    found = re.findall(r"batch\[(\d+)\] \((line [^)]*) of ", str(caught.value))
+    assert f"batch[1] (line 2 of '{path}')" in caught.value.message
+    pattern = r"batch\[(\d+)\] \(line (\d+) of [^)]*\)(?:.* column (\d+))?"
+    found = re.findall(pattern, str(caught.value))
     assert found[:6] == [
-        ("1", "line 2, column 7"),
-        ("2", "line 3, column 8"),
-        ("3", "line 4, column 2"),
-        ("4", "line 5"),
-        ("5", "line 6"),
-        ("6", "line 8, column 5"),
+        ("1", "2", "7"),
+        ("2", "3", "8"),
+        ("3", "4", ""),
+        ("4", "5", ""),
+        ("5", "6", ""),
+        ("6", "8", "5"),
     ]
     assert len(found) == 20
     # What was good before the first of them is not counted.
