@@ -39,7 +39,7 @@ _RESERVED_HEADER = re.compile(
 )
 
 
-class Kind(NamedTuple):
+class SettingKind(NamedTuple):
     """
     What an extra may hold.
 
@@ -194,15 +194,19 @@ def _statuses(value: Any, _: Mapping[str, Any]) -> frozenset[int]:
     return frozenset(map(int, texts))
 
 
-TEXT = Kind("string", "text", _text)
-BOOLEAN = Kind("boolean", "true or false", _boolean)
+TEXT = SettingKind("string", "text", _text)
+BOOLEAN = SettingKind("boolean", "true or false", _boolean)
 # requests and httpx take a path in "verify".
-VERIFY = Kind("boolean", "true or false (a path of certificates goes into 'ca_bundle')", _boolean)
-SECONDS = Kind("number", f"seconds, more than 0 and at most {MAX_TIMEOUT} (a week)", _seconds)
-DATE = Kind("date", "a date such as 2027-01-31", _date)
-FILE_FORMAT = Kind("object or string", "an object or a word", _file_format)
-CLIENT_CERT = Kind("string or array", "a path, or an array of two", _client_certificate)
-PROXY = Kind("string", "text", _proxy)
-HEADERS = Kind("object", "an object of header names and printable ASCII values", _headers)
-URL = Kind("string", "text", _callback_base_url)
-STATUSES = Kind("string or array", "statuses from 400 to 599", _statuses)
+VERIFY = SettingKind(
+    "boolean", "true or false (a path of certificates goes into 'ca_bundle')", _boolean
+)
+SECONDS = SettingKind(
+    "number", f"seconds, more than 0 and at most {MAX_TIMEOUT} (a week)", _seconds
+)
+DATE = SettingKind("date", "a date such as 2027-01-31", _date)
+FILE_FORMAT = SettingKind("object or string", "an object or a word", _file_format)
+CLIENT_CERT = SettingKind("string or array", "a path, or an array of two", _client_certificate)
+PROXY = SettingKind("string", "text", _proxy)
+HEADERS = SettingKind("object", "an object of header names and printable ASCII values", _headers)
+URL = SettingKind("string", "text", _callback_base_url)
+STATUSES = SettingKind("string or array", "statuses from 400 to 599", _statuses)

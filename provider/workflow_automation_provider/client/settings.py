@@ -20,7 +20,7 @@ from workflow_automation_provider.client.setting_kinds import (
     CALLBACK_EXAMPLE,
     DIRECT,
     MAILBOX_EXAMPLE,
-    Kind,
+    SettingKind,
 )
 from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
@@ -55,13 +55,13 @@ class Extra(NamedTuple):
     :param form: its label, schema and description in the form
     """
 
-    kind: Kind
+    kind: SettingKind
     form: dict[str, Any]
 
 
 def _extra(
     label: str,
-    kind: Kind,
+    kind: SettingKind,
     description: str,
     *examples: str,
     default: Any = None,

@@ -57,7 +57,6 @@ class WorkflowAutomationHook(BaseHook):
     def __init__(self, workflow_automation_conn_id: str = default_conn_name) -> None:
         super().__init__()
         self.workflow_automation_conn_id = workflow_automation_conn_id
-        self._client: FlowClient | None = None
         self._stopped = False
 
     @functools.cached_property
@@ -86,27 +85,29 @@ class WorkflowAutomationHook(BaseHook):
 
         return extra
 
+    @functools.cached_property
+    def _client(self) -> FlowClient:
+        with self._locating():
+            client = FlowClient(
+                _service_url(self.connection),
+                api_key=self.connection.password,
+                **vars(self.extra),
+            )
+
+        # Only the try that made a token knows it, but the service may return it to any request.
+        client.redactor.add_marker(f"{CALLBACK_PATH}?token=")
+        return client
+
     def get_conn(self) -> FlowClient:
         """
         Return the client, which is made once.
 
         :raises InvalidRequestError: if the connection is invalid, naming the field
         """
-        if self._client is None:
-            with self._locating():
-                client = FlowClient(
-                    _service_url(self.connection),
-                    api_key=self.connection.password,
-                    **vars(self.extra),
-                )
-
-            # Only the try that made a token knows it, but the service may return it to any request.
-            client.redactor.add_marker(f"{CALLBACK_PATH}?token=")
-            self._client = client
-
+        client = self._client
         if self._stopped:
-            self._client.stop()
-        return self._client
+            client.stop()
+        return client
 
     def stop(self) -> None:
         """
@@ -115,9 +116,8 @@ class WorkflowAutomationHook(BaseHook):
         A request that was sent still waits for its response.
         """
         self._stopped = True
-        client = self._client
-        if client is not None:
-            client.stop()
+        if "_client" in self.__dict__:
+            self._client.stop()
 
     def trigger_flow(
         self, inputs: Mapping[str, Any] = NO_INPUTS, flow_id: str | None = None
