@@ -254,6 +254,16 @@ def test_a_batch_is_suspended_and_goes_on_without_its_source(waiting, begin, ser
     assert times_started(service) == Counter(range(5))
 
 
+def test_a_batch_goes_on_though_its_source_is_no_batch_by_then(waiting, begin, service):
+    """Such as an XCom that was deleted meanwhile."""
+    deferred = begin(rows(2))
+    for n in range(2):
+        waiting.write(n)
+    waiting.task.batch = None
+    assert waiting.resume(deferred)["success"] == 2
+    assert times_started(service) == Counter(range(2))
+
+
 @pytest.mark.parametrize("lost", ["all", "the last"])
 def test_a_batch_that_finds_no_entry_fails_and_sends_nothing(waiting, begin, service, lost):
     deferred = begin(rows(5), max_concurrency=1)

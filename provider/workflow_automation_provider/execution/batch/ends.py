@@ -133,11 +133,14 @@ class BatchEnds:
 
     def inputs_of(self, item: Item) -> bytes:
         """
-        Return the inputs of an item with a URL that is signed now, as JSON.
+        Return what is sent for an item, as JSON: with a URL that is signed now, if the batch waits.
 
         :raises InvalidRequestError: if the time is up, or the URL could not be used for long enough
         :raises NotSentError: if the credentials cannot be had
         """
+        if not self._record.folder:
+            return item.inputs
+
         left = self._left()
         if left <= timedelta():
             raise InvalidRequestError(

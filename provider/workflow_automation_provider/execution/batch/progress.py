@@ -34,11 +34,7 @@ class Progress:
         self._log = log
         self._began = time.monotonic()
         self._shown_at = self._began
-        self._remaining_at_first = 0
-
-    def begin(self) -> None:
-        """Note what earlier tries left to this one."""
-        self._remaining_at_first = self._results.counts["remaining"]
+        self._remaining_at_first = results.counts["remaining"]  # by earlier tries
 
     def show_if_due(self) -> None:
         """Show the progress, unless that was done in the last seconds."""

@@ -81,7 +81,6 @@ class BatchExecution:
     :param retrier: how long the service may be busy or unreachable without interruption
     :param context: the task's context, for the XComs
     :param options: what the task asks for
-    :raises InvalidRequestError: if it cannot be a batch
     """
 
     def __init__(
@@ -100,15 +99,8 @@ class BatchExecution:
         self._context = context
         self._options = options
         self._output = OutputFile(options.output_path or "")
-        self._source = BatchSource(
-            options.batch,
-            options.flow_id,
-            options.key,
-            redact=lambda text: hook.get_conn().redactor.text(text),
-        )
         self._ends = BatchEnds(record, hook, retrier, options)
-        self._threads = BatchThreads(hook, retrier, record.results, self._inputs_of, options)
-        self._progress = Progress(record.results, context, retrier.log)
+        self._threads = BatchThreads(hook, retrier, record.results, self._ends.inputs_of, options)
         self._window = min(4 * options.max_concurrency, _MAX_WINDOW)
         self._has_more = True
         # The items that were opened and whose results are not recorded yet.
@@ -144,9 +136,10 @@ class BatchExecution:
             start()
             return self._finish(trigger_failure)
         except WorkflowAutomationError as error:
-            raise self._with_results(error) from error.__cause__
+            raise with_results(error, self._record, self._output.written) from error.__cause__
         except Exception as error:
-            raise self._with_results(self._interrupted(error)) from error
+            interruption = self._interrupted(error)
+            raise with_results(interruption, self._record, self._output.written) from error
         except TaskDeferred:
             raise
         except BaseException:
@@ -159,15 +152,17 @@ class BatchExecution:
             raise
 
     def _check_and_start(self) -> None:
-        number_to_send = self._check_items()
+        self._record.read()
+        source = self._opened_source()
+        number_to_send = self._check_items(source)
         template = None
         if number_to_send:
             template = self._hook.prepare_trigger({}, self._options.flow_id)
-        self._output.check(self._source)
+        self._output.check(source)
         if template and self._ends.are_awaited:
             self._ends.prepare()
         if template:
-            self._start_items(number_to_send, template)
+            self._start_items(self._record.to_send(source), number_to_send, template)
 
     def _check_recorded(self, entries: int) -> None:
         """
@@ -186,25 +181,27 @@ class BatchExecution:
         self._results.total = self._record.total
         self._output.can_be_written = self._output.path != ""
 
-    def _inputs_of(self, item: Item) -> bytes:
-        """Return what is sent for an item: what is recorded of it is what the user gave."""
-        return self._ends.inputs_of(item) if self._record.folder else item.inputs
-
-    def _check_items(self) -> int:
+    def _opened_source(self) -> BatchSource:
         """
-        Read what earlier tries recorded, and check all items; return how many are to be sent.
+        Return where the items are read.
+
+        :raises InvalidRequestError: if it cannot be a batch
+        """
+        options = self._options
+        redact: Callable[[str], str] = str
+        if options.key is not None:
+            redact = self._hook.get_conn().redactor.text
+
+        reserved = options.callback_input if self._ends.are_awaited else None
+        return BatchSource(options.batch, options.flow_id, options.key, redact, reserved)
+
+    def _check_items(self, source: BatchSource) -> int:
+        """
+        Check all items against what earlier tries recorded; return how many are to be sent.
 
         :raises WorkflowAutomationError: if an item cannot be sent, or has changed
         """
-        self._record.read()
-        if self._ends.are_awaited:
-            self._source.reserved = self._options.callback_input
-        if self._source.key is not None:
-            self._hook.get_conn()  # each key is searched for secrets
-
-        number_to_send = self._record.check(self._source)
-        self._progress.begin()
-
+        number_to_send = self._record.check(source)
         counts = self._results.counts
         if counts["remaining"] < counts["total"]:
             self._log.info("Earlier tries: %s", counts_text(counts))
@@ -217,7 +214,7 @@ class BatchExecution:
 
     # Open and record ------------------------------------------------------------------------------
 
-    def _start_items(self, number: int, template: Request) -> None:
+    def _start_items(self, items: Iterator[Item], number: int, template: Request) -> None:
         """
         Send the items that are to be sent.
 
@@ -234,7 +231,7 @@ class BatchExecution:
         self._record.target = target
         self._log_start(number, template.flow_id)
 
-        items = self._record.to_send(self._source)
+        self._progress = Progress(self._results, self._context, self._log)
         with self._threads.running(number, template):
             try:
                 self._send_all(items)
@@ -246,6 +243,8 @@ class BatchExecution:
                 # An exception has stopped the batch, whose end reports it; an interruption goes on.
                 if not isinstance(error, Exception):
                     raise
+
+        self._progress.show()
 
     def _log_start(self, number: int, flow_id: str | None) -> None:
         flow = f"flow {flow_id}" if flow_id else "the flow of the API key"
@@ -408,7 +407,6 @@ class BatchExecution:
         :raises WorkflowAutomationError: why the batch was stopped, or else the worst of its results
         :raises TaskDeferred: Airflow's signal to suspend the task
         """
-        self._progress.show()
         error, items = self._threads.stopped_by, self._items()
         if error is None and self._ends.are_awaited:
             error, items = self._await_ends(items, trigger_failure)
@@ -520,7 +518,3 @@ class BatchExecution:
 
         place = f"Its run writes its end to {self._ends.url_of(item['index'])}."
         return {**item, "why": f"{item.get('why', '')} {place}".strip()}
-
-    def _with_results(self, error: WorkflowAutomationError) -> WorkflowAutomationError:
-        """Return an error with what this and earlier tries did, and where the results are."""
-        return with_results(error, self._record, self._output.written)

@@ -84,6 +84,7 @@ class BatchSource:
     :param flow_id: the flow, None if the API key identifies it
     :param key: the name of the input by which people recognize an item, None for none
     :param redact: returns a key as it may be shown
+    :param reserved: the name of the input for a run's URL, None if the runs get none
     :raises InvalidRequestError: if it cannot be a batch
     """
 
@@ -93,13 +94,13 @@ class BatchSource:
         flow_id: str | None,
         key: str | None = None,
         redact: Callable[[str], str] = str,
+        reserved: str | None = None,
     ) -> None:
-        self.key = key
-        self.reserved: str | None = None
-        """The name of the input for a run's URL, None if the runs get none."""
+        self._key = key
+        self._redact = redact
+        self._reserved = reserved
         self._batch: Any = batch
         self._prefix = f"{flow_id} ".encode(errors="surrogatepass")
-        self._redact = redact
         self._is_file = isinstance(batch, str | os.PathLike | ObjectStoragePath)
         if self._is_file:
             check_path("batch", str(batch))
@@ -190,9 +191,9 @@ class BatchSource:
         return self._item(index, label, inputs, line.strip())
 
     def _item(self, index: int, label: str, inputs: Mapping[str, Any], encoded: bytes) -> Item:
-        if self.reserved in inputs:
+        if self._reserved in inputs:
             raise InvalidRequestError(
-                f"{label} already has {self.reserved!r}, the name of the callback URL: pass "
+                f"{label} already has {self._reserved!r}, the name of the callback URL: pass "
                 "another callback_input."
             )
 
@@ -205,29 +206,29 @@ class BatchSource:
 
         :raises InvalidRequestError: if the input is missing, or is neither text nor a number
         """
-        if self.key is None:
+        if self._key is None:
             return None
-        if self.key not in inputs:
+        if self._key not in inputs:
             raise InvalidRequestError(
-                f"{label} has no input {self.key!r}, which is the key: give each item one."
+                f"{label} has no input {self._key!r}, which is the key: give each item one."
             )
 
         # As it is sent: a date, for example, is text.
-        value = json.loads(encode(label, inputs[self.key]), parse_int=str, parse_float=str)
+        value = json.loads(encode(label, inputs[self._key]), parse_int=str, parse_float=str)
         if not isinstance(value, str):
             raise InvalidRequestError(
-                f"{label} has {kind_of(inputs[self.key])} as {self.key!r}, which is the key: "
+                f"{label} has {kind_of(inputs[self._key])} as {self._key!r}, which is the key: "
                 "expected text or a number."
             )
 
         if not value.strip():
             raise InvalidRequestError(
-                f"{label} has an empty text as {self.key!r}, which is the key: give each item one."
+                f"{label} has an empty text as {self._key!r}, which is the key: give each item one."
             )
 
         if len(value) > MAX_KEY:
             raise InvalidRequestError(
-                f"{label} has {len(value)} characters as {self.key!r}, which is the key: "
+                f"{label} has {len(value)} characters as {self._key!r}, which is the key: "
                 f"expected at most {MAX_KEY}."
             )
 
