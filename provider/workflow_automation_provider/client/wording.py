@@ -21,6 +21,11 @@ def member(path: str, key: object) -> str:
     return f"{path}.{key}" if isinstance(key, str) and key.isidentifier() else f"{path}[{key!a}]"
 
 
+def run_text(run_id: str | None) -> str:
+    """Return a run as the subject of a sentence."""
+    return f"Run {run_id}" if run_id else "A run"
+
+
 # Control characters, line and paragraph separators, and lone surrogates, which no log or database
 # can store.
 _NOT_ON_ONE_LINE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from workflow_automation_provider.client.wording import run_text
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
@@ -118,7 +119,7 @@ def error_after_start(
         return error.with_traceback(None)
 
     run_id = run.get("run_id")
-    consequence = f"Run {run_id} was started." if run_id else "A run was started."
+    consequence = f"{run_text(run_id)} was started."
     # "Nothing was sent", as of an upload that is invalid, would be untrue of the whole task; and an
     # unusable connection only repeats that the run was started.
     is_of_upload = not isinstance(error, ConnectionUnusableError)

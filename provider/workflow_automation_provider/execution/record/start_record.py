@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from workflow_automation_provider.client.wording import run_text
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
@@ -112,8 +113,8 @@ class StartRecord(TaskRecord):
         try:
             return known._replace(reports=self._reports(known.start, certainly=certainly))
         except RunTimeoutError as error:
-            run = f"Run {run_id}" if run_id else "A run"
-            raise error.with_facts(run_id=run_id, consequence=f"{run} was started.") from None
+            consequence = f"{run_text(run_id)} was started."
+            raise error.with_facts(run_id=run_id, consequence=consequence) from None
         except NotSentError as error:
             text = self.text(known, lambda _: None)
             raise _unread(error, known, run_id, text) from error.__cause__
@@ -161,7 +162,7 @@ class StartRecord(TaskRecord):
         entry = self._read(start_key(place, self.name))
         with contextlib.suppress(InvalidRequestError):
             start = read_start(place, entry, name=self.name)
-            known = known_start(start, self._read_for_known, name=self.name)
+            known = known_start(start, self._read, name=self.name)
             return known.text(redactor_of(start.conn_id))
 
         return f"try {place[0]} may have started a run: its entry cannot be read."
@@ -187,16 +188,13 @@ class StartRecord(TaskRecord):
         return read_adopted(key, entry)
 
     def _read(self, key: str) -> Any:
-        """Return an entry that never changes, None if none is seen."""
-        if key in self._seen:
-            return self._seen[key]
-        return self._read_again(key)
-
-    def _read_again(self, key: str) -> Any:
         """Return an entry as it is now, or as it was seen before, None if it never was."""
-        entry = self.get(key)
-        if entry is not None:
-            self._seen[key] = entry
+        # A run may have reported more; nothing else changes.
+        if key not in self._seen or key.startswith(REPORT):
+            entry = self.get(key)
+            if entry is not None:
+                self._seen[key] = entry
+
         return self._seen.get(key)
 
     def _starts(self) -> Iterator[Start]:
@@ -230,13 +228,8 @@ class StartRecord(TaskRecord):
         :param looks: whether to look into its mailbox, if it has one
         :raises WorkflowAutomationError: if that cannot be read, or what is there is not valid
         """
-        known = known_start(start, self._read_for_known, name=self.name)
+        known = known_start(start, self._read, name=self.name)
         return self.look(known) if looks and start.mailbox else known
-
-    def _read_for_known(self, key: str) -> Any:
-        if key.startswith(REPORT):
-            return self._read_again(key)  # the run may have reported more
-        return self._read(key)
 
     # Write ----------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from workflow_automation_provider.client.wording import one_line
+from workflow_automation_provider.client.wording import one_line, run_text
 from workflow_automation_provider.exceptions import (
     Code,
     ConnectionUnusableError,
@@ -194,8 +194,8 @@ class CompletionWait:
         if known.start.can_call:
             return overdue
 
-        run_text = f"Run {overdue.run_id}" if overdue.run_id else "A run"
-        return overdue.with_facts(consequence=f"{run_text} was started, and may still be running.")
+        run_is = f"{run_text(overdue.run_id)} was started, and may still be running."
+        return overdue.with_facts(consequence=run_is)
 
     # Suspend ------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from airflow.sdk.log import mask_secret
 
 from workflow_automation_provider.client.setting_kinds import is_mailbox
 from workflow_automation_provider.client.urls import origin_of
+from workflow_automation_provider.client.wording import run_text
 from workflow_automation_provider.exceptions import (
     ConnectionUnusableError,
     InvalidRequestError,
@@ -166,7 +167,7 @@ class TriggerExecution:
         return RunTimeoutError(
             "The task waits for the end of its run, but recorded its start without that: "
             "wait_for_completion=True came later, or another version of this provider recorded it.",
-            consequence=f"{f'Run {run_id}' if run_id else 'A run'} was started.",
+            consequence=f"{run_text(run_id)} was started.",
             next_step=(
                 "Look at the run, and mark the task in the tab Flow run.\n"
                 "Or leave wait_for_completion out, and continue with the run."
