@@ -2,12 +2,10 @@
 Renew what pages of the documentation take from code, so that they can be read without a build.
 
 A comment before a code block names the part of an example DAG that is between ``# [START name]``
-and ``# [END name]``; one before a table names what it is made of: the docstrings of classes of a
-module, the arguments of a class (or the named ones, or ``but`` those), the statuses, or what
-versions keep (:mod:`public_face`)::
+and ``# [END name]``; one before a table names what it is made of: the arguments of a class (or the
+named ones, or all ``but`` those), the statuses, or what versions keep (:mod:`public_face`)::
 
     <!-- cut: example_dags/workflow_automation_trigger.py howto_operator_trigger_flow -->
-    <!-- table: workflow_automation_provider.testing.journal Run Upload -->
     <!-- arguments: workflow_automation_provider.operators.uploads.UploadFilesOperator -->
     <!-- statuses: workflow_automation_provider.client.responses.statuses ROWS -->
     <!-- public: names -->
@@ -24,7 +22,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import public_face
 from workflow_automation_provider.client.protocol import Operation
@@ -37,8 +35,7 @@ PROJECT = Path(__file__).parent.parent
 
 _CUT = re.compile(r"^(<!-- cut: (\S+) (\S+) -->\n+```python\n).*?^```$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(
-    r"^(<!-- (table|arguments|statuses|public): (\S+)(?: (.+))? -->\n)(?:\n(?:\|.*\n)+)?",
-    re.MULTILINE,
+    r"^(<!-- (arguments|statuses|public): (\S+)(?: (.+))? -->\n)(?:\n(?:\|.*\n)+)?", re.MULTILINE
 )
 
 SUCCESS = "success"
@@ -63,21 +60,6 @@ def cut(path: str, name: str) -> str:
     return subprocess.run(
         command, input=code, capture_output=True, check=True, text=True, cwd=PROJECT
     ).stdout
-
-
-def first_sentence(documented: Any) -> str:
-    """Return the first paragraph of a docstring."""
-    return " ".join((inspect.getdoc(documented) or "").partition("\n\n")[0].split())
-
-
-def classes(path: str, *names: str) -> Iterator[list[str]]:
-    """Return a row for each of these classes of a module: its fields, and what it is."""
-    yield ["Name", "Meaning"]
-    for name in names:
-        found = getattr(resolve_name(path), name)
-        parameters = [*inspect.signature(found).parameters.values()]
-        fields = [one.name for one in parameters if one.kind != one.KEYWORD_ONLY]
-        yield [f"``{name}({', '.join(fields)})``", first_sentence(found)]
 
 
 def arguments(path: str, *chosen: str) -> Iterator[list[str]]:
@@ -152,7 +134,6 @@ def code_of(rows: tuple[Row, ...], status: int, operation: Operation, *traits: T
 
 
 _MADE_BY: dict[str, Callable[..., Iterator[list[str]]]] = {
-    "table": classes,
     "arguments": arguments,
     "statuses": statuses,
     "public": lambda name: public_face.TABLES[name](),

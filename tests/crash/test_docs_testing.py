@@ -27,7 +27,7 @@ def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.text)
     tests = [path.name for path in (project / "tests").glob("test_*.py")]
-    assert len(tests) >= 4
+    assert len(tests) >= 3
     folders = {"HOME": tmp_path / "home", "TMPDIR": tmp_path / "temporary"}
     for folder in folders.values():
         folder.mkdir()

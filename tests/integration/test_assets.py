@@ -19,7 +19,6 @@ from code_blocks import read_code_blocks
 from doc_pages import ROOT
 from workflow_automation_provider.assets import create_asset
 from workflow_automation_provider.lineage import MAX_INPUTS
-from workflow_automation_provider.operators.base import MAX_LINK
 
 PAGE = ROOT / "docs" / "assets.md"
 
@@ -105,6 +104,5 @@ def test_the_flow_is_given_its_parent(run_dag, service, monkeypatch):
 def test_what_the_page_names():
     text = PAGE.read_text()
     assert re.findall(r"\*\*At most (\d+) inputs\*\*", text) == [str(MAX_INPUTS)]
-    assert re.findall(r"more than (\d+) characters", text) == [str(MAX_LINK)]
     (call,) = re.findall(r"`(create_asset\(.*\))`", text)
     assert f"`{eval(call, {'create_asset': create_asset}).uri}`" in text

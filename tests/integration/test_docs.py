@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from code_blocks import read_code_blocks
-from doc_pages import DOCS, ROOT, is_from_example, table
+from doc_pages import DOCS, ROOT, is_from_example
 from workflow_automation_provider.client.file_format import DEFAULT_FILE_FORMAT
 from workflow_automation_provider.exceptions import Accepted, OutcomeUnknownError
 from workflow_automation_provider.execution import retry
@@ -40,7 +40,6 @@ PAGES = [
 # those of all pages. What is cut from an example DAG is run with that.
 PYTHON: dict[str, list[tuple[int, int] | None]] = {
     "README.md First DAGs": [(1, 0), None, (1, 1)],
-    "batch.md Only the items that failed": [None],
     "batch.md Result": [(2, 2)],
     "cookbook.md Yesterday's date, and the result of an asset event": [None],
     "httpoperator.md Moving from HttpOperator": [None, (1, 0)],
@@ -49,7 +48,7 @@ PYTHON: dict[str, list[tuple[int, int] | None]] = {
     "taskflow.md Deadline alerts": [None],
     "taskflow.md WorkflowAutomationHook": [(1, 1)],
     "trigger.md Pass on the result": [(2, 0), None],
-    "trigger.md Map over a list": [(2, 2), (2, 2), (3, 0)],
+    "trigger.md Map over a list": [(2, 2), (3, 0)],
     "uploads.md UploadFilesOperator": [(0, 1)],
 }
 LISTED = {place.partition(" ")[0] for place in PYTHON}
@@ -99,11 +98,6 @@ def data(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("customer,total")
     (folder / "customers.jsonl").write_text('{"customer": "Ada"}\n\n{"customer": "Grace"}\n')
-    items = [
-        {"index": 0, "status": "started", "run_id": "1"},
-        {"index": 1, "status": "rejected", "why": "400"},
-    ]
-    (folder / "runs.jsonl").write_text("".join(f"{json.dumps(item)}\n" for item in items))
     return folder
 
 
@@ -128,7 +122,7 @@ def run_block(
 
 
 # In these, each run gets its own file.
-OWN_FILES = {("batch.md Result", 0), ("trigger.md Map over a list", 1)}
+OWN_FILES = {("batch.md Result", 0)}
 
 
 def test_every_python_block_is_run():
@@ -207,14 +201,6 @@ def test_yesterday_and_the_result_of_an_asset_event(run_dag, run_block):
     (text,) = BLOCKS["cookbook.md Yesterday's date, and the result of an asset event"]
     (run,) = run_block(text, cause=caused, logical_date=datetime(2026, 3, 1, tzinfo=UTC))
     assert run.inputs == {"yesterday": "2026-02-28", "rows": "3"}
-
-
-def test_only_the_items_that_failed(run_block, data):
-    """The second item of the file, which has a blank line before it."""
-    (run,) = run_block(BLOCKS["batch.md Only the items that failed"][0])
-    assert run.inputs == {"customer": "Grace"}
-    (item,) = map(json.loads, (data / "runs.jsonl.rest").read_text().splitlines())
-    assert (item["index"], item["status"]) == (0, "started")
 
 
 def test_the_template_for_the_day_needs_no_logical_date(run_block, service, capfd):
@@ -401,38 +387,26 @@ def test_the_pool_of_the_cookbook(run_airflow):
 
 
 def test_what_a_secrets_backend_stores(tmp_path):
-    """
-    The fields in Vault, and the file of Airflow's own backend.
-
-    The others hold the text of a variable.
-    """
+    """The fields in Vault; the others hold the text of a variable, or the file of the cookbook."""
     from airflow.models.connection import Connection
     from airflow.secrets.local_filesystem import LocalFilesystemBackend
 
-    fields, file = read_code_blocks(CONNECTION, "json", "In a secrets backend")
+    (fields,) = read_code_blocks(CONNECTION, "json", "In a secrets backend")
+    (file,) = read_code_blocks(COOKBOOK, "json")
     conn_id = "workflow_automation_default"
     assert is_the_pages(Connection(conn_id=conn_id, **json.loads(fields.text)))
     (tmp_path / "connections.json").write_text(file.text)
     backend = LocalFilesystemBackend(connections_file_path=str(tmp_path / "connections.json"))
-    assert is_the_pages(backend.get_connection(conn_id))
+    found = backend.get_connection(conn_id)
+    assert found is not None
+    assert found.host == "https://service.example/api"
 
 
-@pytest.mark.parametrize(
-    ("backend", "name", "kind"),
-    [
-        ("AWS Secrets Manager", "secrets_manager", "SecretsManagerBackend"),
-        (
-            "AWS Systems Manager Parameter Store",
-            "systems_manager",
-            "SystemsManagerParameterStoreBackend",
-        ),
-    ],
-)
-def test_the_default_names_of_secrets(backend, name, kind):
-    found = getattr(importlib.import_module(f"airflow.providers.amazon.aws.secrets.{name}"), kind)
-    prefix = inspect.signature(found).parameters["connections_prefix"].default
-    shown = dict(table(CONNECTION, "Backend"))
-    assert shown[backend] == f"`{prefix}/workflow_automation_default`"
+def test_the_default_name_of_a_secret():
+    manager = importlib.import_module("airflow.providers.amazon.aws.secrets.secrets_manager")
+    known = inspect.signature(manager.SecretsManagerBackend).parameters
+    name = f"{known['connections_prefix'].default}/workflow_automation_default"
+    assert f"`{name}`" in CONNECTION.read_text()
 
 
 def test_the_commands_of_airflow_exist():

@@ -111,6 +111,18 @@ def mailbox(workflow_automation_connect, tmp_path):
     return lambda *key: workflow_automation_connect(MAILBOX, *key, extra=extra)
 
 
+def test_batch_rest(run, service, tmp_path):
+    """The second item of the file, which has a blank line before it."""
+    batch, runs = tmp_path / "customers.jsonl", tmp_path / "runs.jsonl"
+    batch.write_text('{"customer": "Ada"}\n\n{"customer": "Grace"}\n')
+    items = [{"index": 0, "status": "started"}, {"index": 1, "status": "rejected"}]
+    runs.write_text("".join(f"{json.dumps(item)}\n" for item in items))
+    run("batch_rest", run_conf={"batch": batch.as_uri(), "runs": runs.as_uri()})
+    assert inputs_of(service, "customer") == ["Grace"]
+    (item,) = map(json.loads, (tmp_path / "runs.jsonl.rest").read_text().splitlines())
+    assert (item["index"], item["status"]) == (0, "started")
+
+
 @pytest.mark.since_3_3
 def test_batch_wait(run, service, mailbox, tmp_path):
     mailbox()

@@ -42,7 +42,7 @@ AIRFLOWS = {
     "The conn_id … isn't defined",
 }
 # The tables of what is searched for in a log.
-TABLES = {"if-it-fails.md": ("Without a code", 0), "production.md": ("Logging", 2)}
+TABLES = {"if-it-fails.md": ("Without a code", 0), "production.md": ("Logging", 1)}
 
 
 def quoted_sentences():

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import os
+import runpy
 import threading
 import time
 import traceback
@@ -20,7 +21,6 @@ import pytest
 from airflow.sdk import ObjectStoragePath
 from airflow.sdk.io import attach
 
-from code_blocks import read_code_blocks
 from entry_keys import batch_key
 from workflow_automation_provider.exceptions import (
     Accepted,
@@ -309,7 +309,7 @@ def test_a_name_that_is_not_utf8(service, context, tmp_path, pattern):
 
 # Batches ------------------------------------------------------------------------------------------
 
-BATCH_PAGE = Path(__file__).parents[2] / "docs" / "batch.md"
+EXAMPLE = Path(__file__).parents[2] / "example_dags" / "workflow_automation_batch_rest.py"
 
 
 def read_items(path):
@@ -330,14 +330,10 @@ def failing(*, at):
 
 
 def select_failed(tmp_path, items, output):
-    """Return the items that the documented recipe selects."""
+    """Return the items that the example selects."""
     batch = tmp_path / "batch.jsonl"
     batch.write_text("".join(f"{json.dumps(item)}\n" for item in items))
-    blocks = [
-        block.text for block in read_code_blocks(BATCH_PAGE, "python", "Only the items that failed")
-    ]
-    names: dict[str, Any] = {}
-    exec(next(text for text in blocks if "select" in text), names)
+    names = runpy.run_path(str(EXAMPLE))
     return read_items(Path(names["select"].function(str(batch), str(output))))
 
 

@@ -1,7 +1,7 @@
 """
 Callbacks that a test can script: what a flow does as its last step, where a task waits for it.
 
-``callbacks.add(…)`` queues a callback; docs/testing.md has its options. A run takes the first in
+``callbacks.add(…)`` queues a callback; its class has the options. A run takes the first in
 the queue that matches it; without one, it never calls back. With the fixture
 ``workflow_automation_callback_base_url``, it then reports that it failed, and the test fails.
 
@@ -99,8 +99,35 @@ class ProgressCall(TypedDict, total=False):
 @dataclass(frozen=True, repr=False)
 class Callback:
     """
-    What a run sends to the URL in its inputs; docs/testing.md has a table of the options.
+    What a run sends to the URL in its inputs.
 
+    :param status: ``"success"`` or ``"failed"``; None for a run that never calls back
+    :param result: any JSON value, or a function that is called with the :class:`Run` and returns
+        one
+    :param message: text
+    :param delay: seconds from the start of the run to the call; with ``started``, from the call
+        before
+    :param then: further calls of the same run, one after the other: objects with ``status``,
+        ``result``, ``message``, ``delay``, ``body`` or ``token``. What an object leaves out is as
+        in the first call
+    :param started: seconds from the start of the run to its first step; None for a flow without one
+    :param claims: how often the first step calls, even after 200
+    :param running: objects with ``progress``, ``message`` or ``delay``, one for each word in
+        between
+    :param obeys: False for a flow that works on, whatever its calls get
+    :param names_run: with ``started``: whether its calls say the ``run_id``, and the first the
+        ``run_link``
+    :param body: the body instead of status, result and message: a string, sent as it is, or any
+        JSON value
+    :param token: a value for the URL's query parameter ``token`` instead of its own
+    :param attempts: how often to send it: again without a response, and on 408, 429 and 5xx but 501
+    :param wait: seconds before the second attempt, doubled for each one after it; longer where the
+        response has a ``Retry-After`` in seconds
+    :param input: the name of the input that holds the URL; a run matches only if it is an http(s)
+        URL, or the ``file://`` URL of a mailbox
+    :param flow_id: matches this flow, by default all
+    :param inputs: matches inputs that include these (also nested), by default all
+    :param times: the number of runs it applies to, by default all
     :raises ValueError: if a value is invalid
     """
 

@@ -7,8 +7,6 @@ Load them in a ``conftest.py``:
 
     pytest_plugins = ["workflow_automation_provider.testing.pytest_plugin"]
 
-docs/testing.md has a table of them.
-
 The plugin turns Airflow's secrets backends off for the whole test session: Airflow asks them before
 the environment, and a connection from there would reach a real service.
 """
