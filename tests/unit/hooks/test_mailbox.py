@@ -20,6 +20,7 @@ from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError
 from workflow_automation_provider.hooks.mailbox import Mailbox, secrets_of
 from workflow_automation_provider.hooks.mailboxes import s3, store
+from workflow_automation_provider.operators.batch import _MAX_CONCURRENCY
 
 HOUR = timedelta(hours=1)
 FIRST = {"If-None-Match": "*"}
@@ -393,6 +394,11 @@ class TestLook:
         mailbox.exists()
         request.getfixturevalue("workflow_automation_connect")
         assert s3.open_client.cache_info().currsize == 0
+
+
+def test_a_connection_is_kept_for_each_thread_of_a_batch(bucket):
+    client = s3.open_client(bucket.conn_id, bucket.name, 0.0).client
+    assert client.meta.config.max_pool_connections >= _MAX_CONCURRENCY
 
 
 def _hang_up(server):
