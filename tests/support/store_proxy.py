@@ -140,7 +140,8 @@ class StoreProxy:
             await asyncio.to_thread(fault.before)
         if fault.status is not None:
             writer.write(
-                f"HTTP/1.1 {fault.status} x\r\nContent-Length: {len(fault.body)}\r\n\r\n".encode()
+                f"HTTP/1.1 {fault.status} x\r\nContent-Type: application/xml\r\n"
+                f"Content-Length: {len(fault.body)}\r\n\r\n".encode()
             )
             writer.write(b"" if method == "HEAD" else fault.body)
             await writer.drain()

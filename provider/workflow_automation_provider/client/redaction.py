@@ -65,8 +65,16 @@ _AROUND_VALUE = re.compile(r"(?:^(?:[\w-]+ )?|[\s;,:]+)(?:[\w.-]+=(?=[^\s;,=]))?
 CALLBACK_PATH = "/workflow-automation/callback"
 """The path of the callback endpoint: beside it, in a URL, there is a run's token."""
 
-SECRET_PARAMETERS = ("X-Amz-Signature", "X-Amz-Security-Token", "X-Goog-Signature")
+SECRET_PARAMETERS = ("X-Amz-Signature", "X-Amz-Security-Token", "X-Goog-Signature", "sig")
 """The parameters of a presigned URL that must not be shown."""
+
+SIGNATURE_MARKS = (
+    "X-Amz-Signature=",
+    "X-Amz-Security-Token=",
+    "X-Goog-Signature=",
+    "sp=c&sv=20",
+)
+"""Where a text has one of these, a signature follows; of Azure, one that creates a blob."""
 
 
 class Redactor:

@@ -20,7 +20,7 @@ CALLBACK_EXAMPLE = "https://airflow.example"
 MAILBOX_EXAMPLE = "s3://aws_default@bucket/folder"
 """Where runs could write their ends: connection, bucket and folder."""
 
-MAILBOX_SCHEMES = ("s3", "gs", "file")
+MAILBOX_SCHEMES = ("s3", "abfs", "gs", "file")
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 

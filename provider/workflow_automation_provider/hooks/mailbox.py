@@ -10,15 +10,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from workflow_automation_provider.client.redaction import SECRET_PARAMETERS
 from workflow_automation_provider.client.setting_kinds import MAILBOX_EXAMPLE
 from workflow_automation_provider.client.urls import is_loopback
 from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError
+from workflow_automation_provider.hooks.mailboxes.azure import AzureStore
 from workflow_automation_provider.hooks.mailboxes.folder import FolderStore
 from workflow_automation_provider.hooks.mailboxes.gcs import GoogleStore
 from workflow_automation_provider.hooks.mailboxes.s3 import S3Store
@@ -32,6 +33,14 @@ _PROBE = ".mailbox"
 """The object of a folder that shows whether a run can write there."""
 
 _INDEXED = re.compile(r"(0|[1-9]\d{0,8})\.json", re.ASCII)
+
+
+_STORES: dict[str, Callable[[str | None, str], Store]] = {
+    "s3": S3Store,
+    "abfs": AzureStore,
+    "gs": GoogleStore,
+}
+"""By the scheme of their URLs."""
 
 
 class Mailbox:
@@ -125,7 +134,7 @@ class Mailbox:
             yield
         except InvalidRequestError as error:
             rights = (
-                "Check the bucket and the connection in callback_base_url, which must be allowed "
+                "Check the folder and the connection in callback_base_url, which must be allowed "
                 f"{self._store.rights}."
             )
             raise InvalidRequestError(
@@ -159,7 +168,7 @@ class Mailbox:
             raise InvalidRequestError(
                 f"its endpoint {host} has no TLS: what the run writes could be read in transit.",
                 next_step=(
-                    "Use https in the endpoint_url of the connection in callback_base_url, or set "
+                    "Use https for the store in the connection in callback_base_url, or set "
                     "allow_http of the service's connection."
                 ),
             )
@@ -167,16 +176,17 @@ class Mailbox:
         service = urlsplit(service_url).hostname or ""
         if scheme != "file" and _is_inner(host) and not _is_inner(service):
             _log.warning(
-                "The run gets a URL of %s, which the service may not reach: set the endpoint_url "
-                "of the connection in callback_base_url to one that both reach.",
+                "The run gets a URL of %s, which the service may not reach: name the store in the "
+                "connection in callback_base_url by an address that both reach.",
                 host,
             )
 
 
 def secrets_of(upload_url: str) -> list[str]:
-    """Return what must not be shown of a presigned URL."""
-    parameters = parse_qs(urlsplit(upload_url).query)
-    return [value for name in SECRET_PARAMETERS for value in parameters.get(name, [])]
+    """Return what must not be shown of a presigned URL, as it is there and decoded."""
+    pairs = [pair.partition("=") for pair in urlsplit(upload_url).query.split("&")]
+    values = [value for name, _, value in pairs if name in SECRET_PARAMETERS]
+    return [*dict.fromkeys([*values, *map(unquote, values)])]
 
 
 def _place_of(url: str) -> tuple[Store, str]:
@@ -186,8 +196,8 @@ def _place_of(url: str) -> tuple[Store, str]:
         return FolderStore(), unquote(parts.path)
 
     conn_id, _, bucket = parts.netloc.rpartition("@")
-    store = GoogleStore if parts.scheme == "gs" else S3Store
-    return store(unquote(conn_id) or None, bucket), parts.path.lstrip("/")
+    store = _STORES[parts.scheme](unquote(conn_id) or None, bucket)
+    return store, parts.path.lstrip("/")
 
 
 def _is_inner(host: str) -> bool:

@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, ConfigDict
 from typing_extensions import TypedDict
@@ -47,13 +48,13 @@ WITHHELD = "(withheld)"
 CONDITIONS = {
     "X-Amz-Signature": {"If-None-Match": "*"},
     "X-Goog-Signature": {"x-goog-if-generation-match": "0"},
+    "sig": {"x-ms-blob-type": "BlockBlob"},
 }
-"""By the parameter of a URL that has a store's signature: the headers that the store demands."""
+"""The headers that a store demands, by the parameter of its URLs that has the signature."""
 
 _TOKEN = re.compile(r"([?&]token=)[^&#\s\"'<>]+")
 _SECRET = re.compile(
-    r"([?&](?:token|X-Amz-Signature|X-Amz-Security-Token|X-Goog-Signature)=)[^&#\s\"'<>]+",
-    re.IGNORECASE,
+    rf"([?&](?:token|X-Amz-Security-Token|{'|'.join(CONDITIONS)})=)[^&#\s\"'<>]+", re.IGNORECASE
 )
 
 
@@ -336,7 +337,8 @@ def is_file(url: str) -> bool:
 
 def headers_of(url: str) -> dict[str, str] | None:
     """Return the headers that a store demands with its URL, None if the URL is not of a store."""
-    return next((CONDITIONS[name] for name in CONDITIONS if f"{name}=" in url), None)
+    query = parse_qs(urlsplit(url).query)
+    return next((headers for name, headers in CONDITIONS.items() if name in query), None)
 
 
 def with_token(url: str, token: str) -> str:

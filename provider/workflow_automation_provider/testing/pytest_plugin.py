@@ -155,10 +155,10 @@ def workflow_automation_connect(
     # By the id of its connection, which leads elsewhere in each test.
     stores = importlib.import_module("airflow.sdk.io.store")
     monkeypatch.setattr(stores, "_STORE_CACHE", {})
-    for store, name in {"s3": "open_client", "gcs": "open_bucket"}.items():
-        module = sys.modules.get(f"workflow_automation_provider.hooks.mailboxes.{store}")
-        if module is not None:
-            getattr(module, name).cache_clear()
+    for name, module in list(sys.modules.items()):
+        is_store = name.startswith("workflow_automation_provider.hooks.mailboxes.")
+        if is_store and hasattr(module, "open_client"):
+            module.open_client.cache_clear()
 
     return _Connector(workflow_automation_service, monkeypatch)
 

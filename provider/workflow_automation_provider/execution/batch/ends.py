@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from airflow.providers.common.compat.sdk import TaskDeferred
 
-from workflow_automation_provider.client.redaction import SECRET_PARAMETERS, WITHHELD
+from workflow_automation_provider.client.redaction import SIGNATURE_MARKS, WITHHELD
 from workflow_automation_provider.client.setting_kinds import MAILBOX_EXAMPLE, is_mailbox
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
@@ -124,7 +124,7 @@ class BatchEnds:
 
         client = self._hook.get_conn()
         # Not each signature: Airflow's masker compiles one expression of all secrets.
-        for marker in (self._token, *SECRET_PARAMETERS):
+        for marker in (self._token, *SIGNATURE_MARKS):
             client.redactor.add_marker(marker)
 
         lifetime = max(self._left(), timedelta()) + MARGIN

@@ -33,7 +33,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
 from workflow_automation_provider.client.json_values import storable_text, why_not_storable
-from workflow_automation_provider.client.redaction import CALLBACK_PATH, SECRET_PARAMETERS, Redactor
+from workflow_automation_provider.client.redaction import CALLBACK_PATH, SIGNATURE_MARKS, Redactor
 
 MIN_SLEEP = timedelta(seconds=25)
 """
@@ -230,7 +230,7 @@ def without_mailbox(report: Ended, token: str) -> Ended:
 
 def _without_mailbox(token: str, value: Any) -> Any:
     # Of a URL, its query alone may be there.
-    marks = (token, *(f"{name}=" for name in SECRET_PARAMETERS))
+    marks = (token, *SIGNATURE_MARKS)
 
     def without(text: str) -> str:
         return _WORD.sub(
@@ -243,9 +243,11 @@ def _without_mailbox(token: str, value: Any) -> Any:
 
 def _reveals_mailbox(token: str, value: Any) -> bool:
     """Return whether the URL is there, also in another form, or its query as an object."""
-    text = json.dumps(value)
-    has_parameter = any(name in text for name in SECRET_PARAMETERS)
-    return has_parameter or Redactor([], key=token).reveals(text)
+    redactor = Redactor([], key=token)
+    for mark in SIGNATURE_MARKS:
+        redactor.add_marker(mark)
+
+    return redactor.reveals(json.dumps(value))
 
 
 def _with_texts(value: Any, change: Callable[[str], str]) -> Any:

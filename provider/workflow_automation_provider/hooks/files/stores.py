@@ -31,14 +31,15 @@ TIMEOUT = 300.0
 _VERSION = re.compile(r"\?versionid=", re.IGNORECASE)
 
 
-def extra_missing(name: str, store: str = "S3", extra: str = "amazon") -> InvalidRequestError:
+def extra_missing(name: str, extra: str) -> InvalidRequestError:
     """
     Return the error for a URL of a store without the libraries that it needs.
 
     :param name: what the URL is called in errors
+    :param extra: that of this package with the libraries
     """
     return InvalidRequestError(
-        f"{name} is a URL of {store}, which needs the extra {extra}: it is not installed.",
+        f"{name} is a URL that needs the extra {extra}: it is not installed.",
         next_step=f"pip install 'airflow-provider-workflow-automation[{extra}]'",
     )
 
@@ -164,7 +165,7 @@ def _rejection(name: str, url: str, error: Exception) -> InvalidRequestError:
     host = rest.partition("/")[0]
     is_installed = has_fs(scheme) and not isinstance(error, ImportError)
     if scheme in _S3_SCHEMES and not is_installed:
-        return extra_missing(name)
+        return extra_missing(name, "amazon")
 
     why = reason(error, url)
     problem = (

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import logging
 import os
 import re
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from workflow_automation_provider.client.quiet import quiet
 from workflow_automation_provider.client.settings import Settings
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.hooks.mailboxes.store import Written, create_by, is_busy
+from workflow_automation_provider.hooks.mailboxes.store import (
+    MAX_CLIENTS,
+    Written,
+    asking,
+    check_lifetime,
+    create_by,
+    is_busy,
+    period,
+)
 
 MAX_LIFETIME = timedelta(days=7)
 """Of a URL that a key file signs, with Signature Version 4."""
@@ -24,11 +28,6 @@ MAX_LIFETIME_BY_IAM = timedelta(hours=12)
 """After which Google may replace the key with which IAM has signed."""
 
 _CONDITION = {"x-goog-if-generation-match": "0"}
-
-# After that, a connection is read again: in a triggerer, it may change.
-_CLIENT_SECONDS = 600
-
-_MAX_CLIENTS = 8
 
 # To connect, and to wait for each part of a response.
 _TIMEOUT = (10, 20)
@@ -60,16 +59,8 @@ class GoogleStore:
         """Return a signed URL: ``x-goog-if-generation-match: 0`` is one of the signed headers."""
         with _asking():
             opened = self._opened()
-            if lifetime > opened.max_lifetime:
-                raise InvalidRequestError(
-                    f"a URL that its connection signs can be used for {opened.max_lifetime} at "
-                    f"most, and this one would have to be for {lifetime}.",
-                    next_step=(
-                        "Shorten completion_timeout. A connection with a key file signs for up to "
-                        f"{MAX_LIFETIME.days} days."
-                    ),
-                )
-
+            hint = f"A connection with a key file signs for up to {MAX_LIFETIME.days} days."
+            check_lifetime(lifetime, opened.max_lifetime, hint)
             url: str = opened.bucket.blob(key).generate_signed_url(
                 version="v4",
                 method="PUT",
@@ -85,7 +76,7 @@ class GoogleStore:
         url = self.sign(key, timedelta(minutes=5))
         # As the client of the library reads it.
         settings = Settings(ca_bundle=os.environ.get("REQUESTS_CA_BUNDLE"))
-        return create_by(url, _CONDITION, settings, is_there=(412,))
+        return create_by(url, _CONDITION, settings, is_there=412)
 
     def names(self, folder: str) -> Iterator[str]:
         """Yield the names of a folder's objects, by a request for each thousand."""
@@ -107,7 +98,7 @@ class GoogleStore:
             return Written(body, found.time_created)
 
     def _opened(self) -> _Opened:
-        return open_bucket(self._conn_id, self._bucket, time.monotonic() // _CLIENT_SECONDS)
+        return open_client(self._conn_id, self._bucket, period())
 
 
 # Connections --------------------------------------------------------------------------------------
@@ -126,8 +117,8 @@ class _Opened(NamedTuple):
     max_lifetime: timedelta
 
 
-@functools.lru_cache(_MAX_CLIENTS)
-def open_bucket(conn_id: str | None, name: str, _period: float) -> _Opened:
+@functools.lru_cache(MAX_CLIENTS)
+def open_client(conn_id: str | None, name: str, _period: float) -> _Opened:
     """
     Make a client for a bucket, once in a period.
 
@@ -198,31 +189,6 @@ def _limits() -> dict[str, Any]:
 # Errors -------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _asking() -> Iterator[None]:
-    """
-    Ask the store, without the lines at DEBUG that show tokens.
-
-    :raises InvalidRequestError: in place of any other error that stays so
-    """
-    try:
-        import google.cloud.storage  # noqa: F401 - which makes the loggers
-    except ImportError:
-        from workflow_automation_provider.hooks.files.stores import extra_missing
-
-        raise extra_missing("it", "Google Cloud Storage", "google") from None
-
-    # Another thread may make loggers meanwhile.
-    loggers = list(logging.root.manager.loggerDict)
-    with quiet(name for name in loggers if name.startswith(("google.", "urllib3."))):
-        try:
-            yield
-        except Exception as error:
-            if isinstance(error, InvalidRequestError) or not _is_final(error):
-                raise
-            raise InvalidRequestError(f"{type(error).__name__}: {error}") from error
-
-
 def _is_final(error: Exception) -> bool:
     """Return whether an error stays: not one of the network, or of a service that is busy."""
     from google.api_core.exceptions import GoogleAPICallError
@@ -234,3 +200,8 @@ def _is_final(error: Exception) -> bool:
         return True
 
     return isinstance(error, ValueError | TypeError | KeyError)
+
+
+_asking = functools.partial(
+    asking, "google.cloud.storage", ("google.", "urllib3."), _is_final, extra="google"
+)

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import os
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from airflow.sdk.log import mask_secret
 
-from workflow_automation_provider.client.quiet import quiet
 from workflow_automation_provider.client.settings import Settings
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.hooks.mailboxes.store import Written, create_by, is_busy
+from workflow_automation_provider.hooks.mailboxes.store import (
+    MAX_CLIENTS,
+    Written,
+    asking,
+    check_lifetime,
+    create_by,
+    is_busy,
+    period,
+)
 
 MAX_LIFETIME = timedelta(days=7)
 """Of a URL with Signature Version 4."""
-
-# After that, a connection is read again: in a triggerer, it may change.
-_CLIENT_SECONDS = 600
-
-# Each has some 15 MB.
-_MAX_CLIENTS = 8
 
 # Also for the request for a role.
 _LIMITS = {"connect_timeout": 10, "read_timeout": 20, "retries": {"max_attempts": 2}}
@@ -62,13 +61,7 @@ class S3Store:
 
     def sign(self, key: str, lifetime: timedelta) -> str:
         """Return a presigned URL: ``If-None-Match: *`` is one of the signed headers."""
-        if lifetime > MAX_LIFETIME:
-            raise InvalidRequestError(
-                f"a presigned URL can be used for {MAX_LIFETIME.days} days at most, and this one "
-                f"would have to be for {lifetime}.",
-                next_step="Shorten completion_timeout.",
-            )
-
+        check_lifetime(lifetime, MAX_LIFETIME)
         with _asking():
             url: str = self._client_for(lifetime).generate_presigned_url(
                 "put_object",
@@ -82,7 +75,7 @@ class S3Store:
         """Write one byte by a presigned URL."""
         url = self.sign(key, timedelta(minutes=5))
         settings = _settings_of(self._opened(), url)
-        return create_by(url, {"If-None-Match": "*"}, settings, is_there=(412,))
+        return create_by(url, {"If-None-Match": "*"}, settings, is_there=412)
 
     def names(self, folder: str) -> Iterator[str]:
         """Yield the names of a folder's objects, by a request for each thousand."""
@@ -109,7 +102,7 @@ class S3Store:
                 return Written(body.read(limit + 1), found["LastModified"])
 
     def _opened(self) -> _Opened:
-        return open_client(self._conn_id, self._bucket, time.monotonic() // _CLIENT_SECONDS)
+        return open_client(self._conn_id, self._bucket, period())
 
     def _client_for(self, lifetime: timedelta) -> Any:
         """
@@ -151,7 +144,7 @@ class _Opened(NamedTuple):
     verify: bool | str | None
 
 
-@functools.lru_cache(_MAX_CLIENTS)
+@functools.lru_cache(MAX_CLIENTS)
 def open_client(conn_id: str | None, bucket: str, _period: float) -> _Opened:
     """
     Make a client for a bucket, once in a period.
@@ -225,32 +218,6 @@ def _settings_of(opened: _Opened, url: str) -> Settings:
 # Errors -------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _asking() -> Iterator[None]:
-    """
-    Ask the store, without the lines at DEBUG that show signatures, tokens and keys.
-
-    :raises InvalidRequestError: in place of any other error that stays so
-    """
-    try:
-        import boto3  # noqa: F401 - which makes the loggers
-    except ImportError:
-        from workflow_automation_provider.hooks.files.stores import extra_missing
-
-        raise extra_missing("it") from None
-
-    # Another thread may make loggers meanwhile.
-    loggers = list(logging.root.manager.loggerDict)
-    names = [name for name in loggers if name.startswith("botocore.")]
-    with quiet(names):
-        try:
-            yield
-        except Exception as error:
-            if isinstance(error, InvalidRequestError) or not _is_final(error):
-                raise
-            raise InvalidRequestError(f"{type(error).__name__}: {error}") from error
-
-
 def _code(error: Exception) -> str:
     """Return the store's code of an error, empty if the store has not answered."""
     return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
@@ -265,3 +232,6 @@ def _is_final(error: Exception) -> bool:
         return not is_busy(status, _code(error))
 
     return isinstance(error, of_botocore.ParamValidationError | ValueError | TypeError)
+
+
+_asking = functools.partial(asking, "boto3", ("botocore.",), _is_final, extra="amazon")

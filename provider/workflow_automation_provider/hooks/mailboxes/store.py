@@ -7,10 +7,13 @@ may pass.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
+import logging
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -19,6 +22,12 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.settings import Settings
+
+MAX_CLIENTS = 8
+"""How many a store keeps open: each has some 15 MB."""
+
+# After that, a connection is read again: in a triggerer, it may change.
+_CLIENT_SECONDS = 600
 
 _SECONDS = 20
 
@@ -74,6 +83,59 @@ class Store(Protocol):
         """
 
 
+def period() -> float:
+    """Return the number of the period in which a store uses the same client."""
+    return time.monotonic() // _CLIENT_SECONDS
+
+
+def check_lifetime(lifetime: timedelta, at_most: timedelta, hint: str = "") -> None:
+    """
+    Check that a signed URL can be used for long enough.
+
+    :param at_most: how long a URL of the store can be used
+    :param hint: which connection signs for longer
+    :raises InvalidRequestError: if it cannot
+    """
+    if lifetime > at_most:
+        raise InvalidRequestError(
+            f"a URL that its connection signs can be used for {at_most} at most, and this one "
+            f"would have to be for {lifetime}.",
+            next_step=f"Shorten completion_timeout. {hint}".rstrip(),
+        )
+
+
+@contextlib.contextmanager
+def asking(
+    module: str, loggers: tuple[str, ...], is_final: Callable[[Exception], bool], *, extra: str
+) -> Iterator[None]:
+    """
+    Ask a store, without the lines at DEBUG that show signatures, tokens and keys.
+
+    :param module: that of the client, which makes its loggers
+    :param loggers: what their names begin with
+    :param is_final: returns whether an error stays: not one of the network, or of a service that is
+        busy
+    :param extra: of this package, which has the module
+    :raises InvalidRequestError: in place of any other error that stays so
+    """
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        from workflow_automation_provider.hooks.files.stores import extra_missing
+
+        raise extra_missing("it", extra) from None
+
+    # Another thread may make loggers meanwhile.
+    known = list(logging.root.manager.loggerDict)
+    with quiet(name for name in known if name.startswith(loggers)):
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, InvalidRequestError) or not is_final(error):
+                raise
+            raise InvalidRequestError(f"{type(error).__name__}: {error}") from error
+
+
 def is_busy(status: int, code: str) -> bool:
     """
     Return whether a store that answers this may answer otherwise later.
@@ -84,14 +146,14 @@ def is_busy(status: int, code: str) -> bool:
 
 
 def create_by(
-    url: str, headers: Mapping[str, str], settings: Settings, *, is_there: tuple[int, ...]
+    url: str, headers: Mapping[str, str], settings: Settings, *, is_there: int | str
 ) -> bool:
     """
     Write one byte by a URL, as a run does.
 
     :param headers: those that a run sends
     :param settings: has the certificates to trust, and the proxy
-    :param is_there: the statuses for an object that is there
+    :param is_there: the status, or the store's code, for an object that is there
     :return: whether it is new
     """
     import httpx
@@ -110,13 +172,13 @@ def create_by(
         with quiet(HTTP_LOGGERS):
             response = put(url, content=b"\n", headers=headers)
 
-        if response.status_code in is_there:
+        found = _CODE.search(response.text)
+        code = found[1] if found else response.reason_phrase
+        if is_there in (response.status_code, code):
             return False
         if response.is_success:
             return True
 
-        found = _CODE.search(response.text)
-        code = found[1] if found else response.reason_phrase
         failure = f"it answers {response.status_code} {code} to a URL as the run gets one."
         if not is_busy(response.status_code, code):
             raise InvalidRequestError(failure)

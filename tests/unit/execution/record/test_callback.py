@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import time
 import timeit
 from urllib.parse import quote
@@ -212,10 +213,16 @@ def test_token_of_another_try_is_withheld():
 
 MAILBOX = "a1" * 32
 SIGNED = "X-Amz-Credential=me&X-Amz-Signature=hush1234&x-id=PutObject"
+OF_AZURE = "se=2026-11-28T23%3A22%3A46Z&sp=c&sv=2026-10-06&sr=b&sig=hush1234"
 URL = f"https://bucket.example/box/{MAILBOX}.json?{SIGNED}"
+# Beside them, there is a signature.
+MARKS = ("xamzsignature", "xamzsecuritytoken", "xgoogsignature", "spcsv20")
+FORMS = st.sampled_from(
+    [URL, SIGNED, json.dumps({"at": URL}), quote(SIGNED), OF_AZURE, quote(OF_AZURE)]
+)
 
 
-@given(VALUES, TEXT, TEXT, st.sampled_from([URL, SIGNED, json.dumps({"at": URL}), quote(SIGNED)]))
+@given(VALUES, TEXT, TEXT, FORMS)
 @example(None, "Wrote it to:\n", "", URL)
 @example(None, "Wrote it to:\t", "", URL)
 @example(None, "報告:", "", URL)
@@ -226,9 +233,10 @@ def test_an_end_is_kept_without_the_url_of_its_mailbox(value, before, after, url
     kept = without_mailbox(end, MAILBOX)
     assert not [secret for secret in (MAILBOX, "hush1234") if secret in json.dumps(kept)]
     assert "withheld: the URL of the mailbox" in json.dumps(kept)
-    assert without_mailbox(Ended("success", value, "done"), MAILBOX) == Ended(
-        "success", value, "done"
-    )
+    other = Ended("success", value, "done")
+    letters = re.sub("[^a-z0-9]", "", json.dumps(value).lower())
+    if not any(mark in letters for mark in MARKS):
+        assert without_mailbox(other, MAILBOX) == other
 
 
 def test_of_an_end_the_url_of_its_mailbox_alone_is_withheld():
@@ -237,8 +245,15 @@ def test_of_an_end_the_url_of_its_mailbox_alone_is_withheld():
     assert without_mailbox(end, MAILBOX) == end._replace(message=f"Wrote it to:\n{note} in time")
 
 
-def test_the_query_of_a_mailbox_as_an_object_is_withheld():
-    end = Ended("success", {"query": {"X-Amz-Signature": ["hush1234"]}})
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"X-Amz-Signature": ["hush1234"]},
+        dict(pair.split("=") for pair in OF_AZURE.split("&")),
+    ],
+)
+def test_the_query_of_a_mailbox_as_an_object_is_withheld(query):
+    end = Ended("success", {"query": query})
     assert "hush1234" not in json.dumps(without_mailbox(end, MAILBOX))
 
 
@@ -252,6 +267,12 @@ def test_a_large_result_is_looked_through_in_little_time():
         return min(timeit.repeat(work, timer=time.process_time, number=1, repeat=7))
 
     assert seconds(lambda: without_mailbox(end, MAILBOX)) < 30 * seconds(lambda: json.dumps(rows))
+
+
+def test_the_url_of_a_file_that_a_flow_returns_is_kept():
+    url = "https://account.blob.core.windows.net/box/a.csv?sp=r&sv=2026-10-06&sr=b&sig=a-design"
+    end = Ended("success", {"file": url}, "signed")
+    assert without_mailbox(end, MAILBOX) == end
 
 
 @pytest.mark.parametrize(
