@@ -43,3 +43,6 @@ WITHOUT_FILES = "no files are uploaded"
 
 # Of the arguments of a task.
 NO_EFFECT = "has no effect without"
+
+# Of an entry that cannot be read.
+OTHER_VERSION = "a newer version of this provider"

@@ -16,12 +16,15 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import msgspec
+
 from workflow_automation_provider.client.checks import identifier
 from workflow_automation_provider.client.files import Element, File, checked_fingerprint
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.responses.statuses import nothing_done
 from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import FileUnavailableError, WorkflowAutomationError
+from workflow_automation_provider.execution.record.entries import entry_of, read_entry
 from workflow_automation_provider.execution.record.state_store import TaskRecord
 from workflow_automation_provider.hooks.files.sources import (
     FileSource,
@@ -56,6 +59,27 @@ _ANY_RUN = "0"
 _INTERVAL = 15.0
 
 _MIB = 1024 * 1024
+
+
+class UploadEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """
+    How far an upload is: ``workflow_automation_upload``.
+
+    The task writes it after each request that the service confirms, in place of the one before.
+
+    :param digest: hash of all requests, and of the run: with another one, all files are sent
+    :param confirmed: how many requests are confirmed
+    :param responses: the service's responses to the first 20 of them
+    :param max_tries: the task instance's, of an upload task whose files are all confirmed: a Clear
+        sends them again. None otherwise
+    :param result: what the task returns, None before all files are confirmed
+    """
+
+    digest: str
+    confirmed: int
+    responses: list[str]
+    max_tries: int | None = None
+    result: UploadResult | None = None
 
 
 class UploadRequest(TypedDict):
@@ -131,9 +155,10 @@ class Uploader:
         self._record.use()
 
     @functools.cached_property
-    def _earlier(self) -> dict[str, Any] | None:
+    def _earlier(self) -> UploadEntry | None:
         """The entry of an earlier try, None if there is none."""
-        return self._record.find(UPLOAD_KEY)
+        entry = self._record.find(UPLOAD_KEY)
+        return None if entry is None else read_entry(UploadEntry, UPLOAD_KEY, entry)
 
     @property
     def _max_tries(self) -> int | None:
@@ -152,10 +177,10 @@ class Uploader:
 
     def earlier_result(self, run_id: str) -> UploadResult | None:
         """Return the result of an earlier try that has uploaded all files of a run."""
-        entry = self._earlier or {}
-        if entry.get("max_tries") != self._max_tries:
+        entry = self._earlier
+        if entry is None or entry.max_tries != self._max_tries:
             return None
-        result: UploadResult | None = entry.get("result")
+        result = entry.result
         return result if result and result["run_id"] == run_id else None
 
     def upload(self, run_id: object, flow_id: str | None) -> UploadResult:
@@ -231,10 +256,15 @@ class Uploader:
             response = self._send(request, progress)[:_KEPT_RESPONSE]
             responses = [*responses, response][:_KEPT_REQUESTS]
             is_last = number == len(requests)
-            entry = {"digest": digest, "confirmed": number, "responses": responses}
+            entry = UploadEntry(digest, number, responses)
             if is_last:
-                entry["max_tries"] = self._max_tries
-                entry["result"] = self._result(run_id, requests, responses)
+                entry = UploadEntry(
+                    digest,
+                    number,
+                    responses,
+                    self._max_tries,
+                    self._result(run_id, requests, responses),
+                )
 
             self._confirm(entry)
             if is_last or progress.is_due():
@@ -253,8 +283,8 @@ class Uploader:
         if entry is None:
             return 0, []
 
-        confirmed = entry["confirmed"]
-        if entry["digest"] != digest:
+        confirmed = entry.confirmed
+        if entry.digest != digest:
             self._log.warning(
                 "The files, their format or the run are not those of an earlier try, or the task "
                 "was cleared: sending all files."
@@ -262,7 +292,7 @@ class Uploader:
             return 0, []
 
         self._log.info("An earlier try sent %d of %d requests.", confirmed, count)
-        return confirmed, entry["responses"]
+        return confirmed, entry.responses
 
     def _send(self, request: Request, progress: UploadProgress) -> str:
         sent_before = progress.done
@@ -277,9 +307,9 @@ class Uploader:
             # Such as one that changed while it was read.
             raise error.with_facts(consequence=nothing_done(request)) from error.__cause__
 
-    def _confirm(self, entry: dict[str, Any]) -> None:
+    def _confirm(self, entry: UploadEntry) -> None:
         try:
-            self._record.set(UPLOAD_KEY, entry)
+            self._record.set(UPLOAD_KEY, entry_of(entry))
         except Exception:
             # The files are there: failing now would send them again.
             self._log.exception(

@@ -4,18 +4,8 @@ What a task instance knows of its batch: its entries in the state store.
 An item is sent only after the write that *opens* it is durable. One write costs 9 to 190 ms, so
 items share it: it records the results since the last write, and opens the next items.
 
-**The entries** are numbered across the tries. Each write has its own, so one that Airflow repeats,
-however late, undoes nothing. Each entry contains, besides what tells a retry from a Clear:
-
-- ``opened``: the items that it opened, by index, each with a hash, by which a later try notices
-  that the batch has changed
-- ``results``: the results of items that this or an earlier entry opened, by index
-- ``counts``: how many items of the whole batch had which result by then, how many were
-  ``in_flight``, ``conn_id``, ``flow_id`` and ``output_path``: for the page **Flow runs**
-- ``folder`` and ``until``, if the batch waits: where its runs write their ends, and how long it
-  waits. They are in each entry, so that no try can miss them and choose others
-- ``ended``, if the batch waits: how many runs had ended by then. The last entry has the counts of
-  the ends instead, once the output file has them
+**The entries**, each a :class:`BatchEntry`, are numbered across the tries. Each write has its own,
+so one that Airflow repeats, however late, undoes nothing.
 
 Results of more than :data:`_MAX_ENTRY_BYTES` bytes are written in several entries, before the next
 items are opened. So an entry stays well below the 64 KiB that Airflow warns of
@@ -32,20 +22,67 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from workflow_automation_provider.exceptions import InvalidRequestError
-from workflow_automation_provider.execution.batch.item_results import Results
+from workflow_automation_provider.execution.batch.item_results import (
+    BatchCounts,
+    BatchItem,
+    Results,
+)
+from workflow_automation_provider.execution.record.entries import Time, entry_of, read_entry
 from workflow_automation_provider.execution.record.state_store import TaskRecord
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from workflow_automation_provider.execution.batch.item_results import BatchItem
     from workflow_automation_provider.execution.batch.source import BatchSource, Item
 
 BATCH = "workflow_automation_batch"
 """Prefix of the keys of a batch's entries."""
+
+
+class BatchEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """
+    What one write records of a batch: ``workflow_automation_batch_{number}``, from 000000.
+
+    The task writes it, once, before it sends the items that the entry opens, or when it knows more.
+
+    :param try_number: the try that wrote it
+    :param max_tries: the task instance's: a Clear changes it, so an entry with another one no
+        longer counts
+    :param at: when, by the worker's clock
+    :param opened: the items that it opens, by index: the hash of each, by which a later try notices
+        that the batch has changed
+    :param results: the results of items that this or an earlier entry opened, by index
+    :param counts: how many items of the whole batch had which result by then
+    :param in_flight: how many were sent, or about to be, without a result
+    :param conn_id: the connection by which the runs are started
+    :param flow_id: the flow, None if only the API key identifies it
+    :param output_path: the file with the results, None if there is none
+    :param folder: to which the runs write their ends, empty if the batch does not wait. In each
+        entry, so that no try can miss it and choose another
+    :param until: how long the batch waits, None if it does not
+    :param ended: how many runs had ended when the batch was suspended, None before that. The last
+        entry has none: its counts are of the ends, once the output file has them
+    """
+
+    try_number: int
+    max_tries: int
+    at: Time
+    opened: dict[str, str]
+    results: dict[str, BatchItem]
+    counts: BatchCounts
+    in_flight: int
+    conn_id: str | None = None
+    flow_id: str | None = None
+    output_path: str | None = None
+    folder: str = ""
+    until: Time | None = None
+    ended: int | None = None
+
 
 _MAX_ENTRY_BYTES = 16 * 1024
 
@@ -113,41 +150,41 @@ class BatchRecord(TaskRecord):
         self._is_read = True
 
     def _read_on(self) -> None:
-        entry = self.get(_key(self.number_of_entries))
-        while entry:
+        key = _key(self.number_of_entries)
+        while value := self.get(key):
+            entry = read_entry(BatchEntry, key, value)
             # Also past a Clear, so that no entry is ever rewritten.
             self.number_of_entries += 1
-            if entry["max_tries"] == self._ti.max_tries:
+            if entry.max_tries == self._ti.max_tries:
                 self._take(entry)
             else:
                 self.was_cleared = True
 
-            entry = self.get(_key(self.number_of_entries))
+            key = _key(self.number_of_entries)
 
-    def _take(self, entry: Mapping[str, Any]) -> None:
+    def _take(self, entry: BatchEntry) -> None:
         """Keep what an entry of an earlier try contains."""
         self.has_opened = True
-        self.target = {name: entry[name] for name in _TARGET if name in entry}
-        self._ended = entry.get("ended")
-        self.total = entry["counts"]["total"]
-        if "folder" in entry:
-            self.folder = entry["folder"]
-            self.until = datetime.fromisoformat(entry["until"])
-        why = (
-            f"Try {entry['try_number']} ended before its outcome was known, "
-            f"at {entry['at']} or later."
-        )
-        for index, digest in entry["opened"].items():
+        self.target = {name: getattr(entry, name) for name in _TARGET}
+        self._ended = entry.ended
+        self.total = entry.counts["total"]
+        if entry.until:
+            self.folder, self.until = entry.folder, entry.until
+
+        at = entry.at.isoformat(timespec="seconds")
+        why = f"Try {entry.try_number} ended before its outcome was known, at {at} or later."
+        for index, digest in entry.opened.items():
             self.results.put({"index": int(index), "status": "unknown", "why": why})
             self._keep_digest(int(index), bytes.fromhex(digest))
 
-        for index, fields in entry["results"].items():
-            result = {"index": int(index), **fields}
+        for index, result in entry.results.items():
             # The key from the record is for errors until the batch has been read.
             key = result.pop("key", None)
             if key is not None:
                 self.results.keys[int(index)] = key
-            self.results.put(cast("BatchItem", result))
+            item: BatchItem = {"index": int(index)}
+            item.update(result)
+            self.results.put(item)
 
     def write(
         self,
@@ -186,12 +223,12 @@ class BatchRecord(TaskRecord):
         self._ended = None
         self._write_entry((), {}, ())
 
-    def _parts(self, results: Sequence[BatchItem]) -> list[dict[str, Any]]:
+    def _parts(self, results: Sequence[BatchItem]) -> list[dict[str, BatchItem]]:
         """Return results by index, in parts that each fit into an entry; at least one part."""
-        parts: list[dict[str, Any]] = [{}]
+        parts: list[dict[str, BatchItem]] = [{}]
         size = 0
         for item in results:
-            fields = dict(self.results.with_key(item))
+            fields: BatchItem = {**self.results.with_key(item)}
             index = fields.pop("index")
             length = len(json.dumps(fields))
             if parts[-1] and size + length > _MAX_ENTRY_BYTES:
@@ -204,29 +241,26 @@ class BatchRecord(TaskRecord):
         return parts
 
     def _write_entry(
-        self, opened: Sequence[Item], results: dict[str, Any], in_flight: Sequence[int]
+        self, opened: Sequence[Item], results: dict[str, BatchItem], in_flight: Sequence[int]
     ) -> None:
         # An item that is sent again is in flight as well, but the counts have it as unknown.
         indexes = [*in_flight, *(item.index for item in opened)]
         uncounted = [index for index in indexes if self.results.status(index) == "not started"]
 
-        entry = {
-            "try_number": self._ti.try_number,
-            "max_tries": self._ti.max_tries,
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "opened": {str(item.index): item.digest.hex() for item in opened},
-            "results": results,
-            "counts": self.results.counts,
-            "in_flight": len(uncounted),
+        entry = BatchEntry(
+            try_number=self._ti.try_number,
+            max_tries=self._ti.max_tries,
+            at=datetime.now(UTC).replace(microsecond=0),
+            opened={str(item.index): item.digest.hex() for item in opened},
+            results=results,
+            counts=self.results.counts,
+            in_flight=len(uncounted),
+            folder=self.folder,
+            until=self.until if self.folder else None,
+            ended=self._ended,
             **self.target,
-        }
-        if self.folder:
-            entry["folder"] = self.folder
-            entry["until"] = self.until.isoformat()
-        if self._ended is not None:
-            entry["ended"] = self._ended
-
-        self.set(_key(self.number_of_entries), entry)
+        )
+        self.set(_key(self.number_of_entries), entry_of(entry))
         # Only now, because reading ends where a number is missing. After an interruption, the whole
         # write is repeated under the same number.
         self.number_of_entries += 1

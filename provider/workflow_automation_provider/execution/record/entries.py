@@ -306,9 +306,9 @@ class LastMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 # Read and write ----------------------------------------------------------------------------------
 
 Entry: TypeAlias = Start | Outcome | Revoked | RunReports | LastMessage
-"""What has an entry of its own."""
+"""What has an entry of its own, of a start."""
 
-_Kind = TypeVar("_Kind", Outcome, Revoked, RunReports, LastMessage)
+_Kind = TypeVar("_Kind", bound=msgspec.Struct)
 
 _IN_KEY = ("try_number", "number")
 
@@ -316,7 +316,7 @@ _IN_KEY = ("try_number", "number")
 _DAMAGE = (msgspec.ValidationError, UnicodeEncodeError)
 
 
-def entry_of(what: Entry) -> dict[str, Any]:
+def entry_of(what: msgspec.Struct) -> dict[str, Any]:
     """Return the entry to store, as JSON values: without defaults, and without what its key has."""
     fields = msgspec.to_builtins(what, enc_hook=_plain)
     if isinstance(what, Start):
@@ -347,7 +347,7 @@ def read_start(place: Place, value: object, *, name: str | None = None) -> Start
     :param place: the try and the number of the start, from its key
     :param value: the entry, as JSON values
     :param name: the name of the start, from its key
-    :raises InvalidRequestError: if a person has damaged the entry
+    :raises InvalidRequestError: if it cannot be read
     """
     try_number, number = place
     fields = value
@@ -365,7 +365,7 @@ def read_entry(kind: type[_Kind], key: str, value: object) -> _Kind:
     Return what an entry says.
 
     :param value: the entry, as JSON values
-    :raises InvalidRequestError: if a person has damaged it
+    :raises InvalidRequestError: if it cannot be read
     """
     try:
         return msgspec.convert(value, kind)
@@ -379,7 +379,7 @@ def read_reports(token_hash: str, value: object) -> RunReports:
 
     :param token_hash: the hash of its token
     :param value: the entry, as JSON values, None if there is none
-    :raises InvalidRequestError: if a person has damaged it
+    :raises InvalidRequestError: if it cannot be read
     """
     if value is None:
         return NO_REPORTS
@@ -437,8 +437,12 @@ def _not_a_run(key: str, what: str) -> InvalidRequestError:
 
 def _damaged(key: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"The entry {key} in the task's state store was changed, and no longer says what was done.",
+        f"The entry {key} in the task's state store cannot be read: it was written by a newer "
+        "version of this provider or by one before 1.0.0, or changed by hand.",
         code=Code.START_UNKNOWN,
         accepted=Accepted.MAYBE,
-        next_step="Delete the entry under Storage.",
+        next_step=(
+            "Let the version that wrote it end the task.\n"
+            "What was changed by hand can be corrected under Storage, or deleted."
+        ),
     )

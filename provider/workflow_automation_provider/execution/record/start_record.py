@@ -250,7 +250,9 @@ class StartRecord(TaskRecord):
         :raises Exception: if it could not be written, also because the task instance now belongs to
             another process
         """
-        self.set(self._start_key(start), entry_of(start))
+        key, entry = self._start_key(start), entry_of(start)
+        self.set(key, entry)
+        self._seen[key] = entry
 
     def may_send(self, start: Start, before: KnownStart | None) -> bool:
         """
@@ -342,7 +344,8 @@ class StartRecord(TaskRecord):
         This waits for the endpoint's locks.
         """
         key = start_key(start.issuer or start.place, self.name)
-        entry = self._read(key) if start.issuer else entry_of(start)
+        # As it is: a newer version may have written more fields.
+        entry = self._read(key)
         if entry is None:
             raise RuntimeError(f"Airflow's task state store does not return the entry {key}.")
         self.set(key, entry)
