@@ -102,9 +102,9 @@ class Case:
             lambda: executions <= executions_seen(self.deployment.home, self.run_id),
         )
 
-    def parked(self) -> None:
+    def suspended(self) -> None:
         """Wait until the task waits, and will not look by itself for an hour."""
-        wait_for(f"{self.run_id} parked", lambda: self.deployment.put_off_check(self.run_id))
+        wait_for(f"{self.run_id} suspended", lambda: self.deployment.put_off_check(self.run_id))
         self.until_seen(len(self.tries))
 
     def deferred(self) -> None:

@@ -133,13 +133,13 @@ class Deployment(Airflow):
 
     def put_off_check(self, run_id: str) -> bool:
         """
-        Let the parked task of a DAG run sleep for an hour if nobody wakes it.
+        Let the suspended task of a DAG run sleep for an hour if nobody wakes it.
 
-        Tell whether it is parked.
+        Tell whether it is suspended.
         """
         later = (datetime.now(UTC) + timedelta(hours=1)).replace(tzinfo=None).isoformat(" ")
-        parked = "run_id = ? AND state = 'awaiting_input' AND task_id = 'trigger'"
-        return self._update("trigger_timeout", parked, later, run_id) > 0
+        suspended = "run_id = ? AND state = 'awaiting_input' AND task_id = 'trigger'"
+        return self._update("trigger_timeout", suspended, later, run_id) > 0
 
     def _update(self, column: str, where: str, *values: object) -> int:
         statement = f"UPDATE task_instance SET {column} = ? WHERE {where}"

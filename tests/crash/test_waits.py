@@ -24,7 +24,7 @@ def test_called_while_it_parks(case: Case) -> None:
     flow = case.held_flow()
     hold = case.hold("before", "PATCH", "/state")
     case.begin()
-    wait_for("the park", hold.reached.is_set)
+    wait_for("the suspend", hold.reached.is_set)
     flow.end()
     case.answers()
     hold.released.set()
@@ -35,7 +35,7 @@ def test_called_while_it_parks(case: Case) -> None:
 def test_killed_while_it_continues(case: Case) -> None:
     flow = case.held_flow()
     case.begin()
-    case.parked()
+    case.suspended()
     hold = case.hold("after", "GET", f"/{RUN}")
     flow.end()
     wait_for("the task continues", hold.reached.is_set)
@@ -49,7 +49,7 @@ def test_marked_as_success(case: Case) -> None:
     """By a person who knows the end: nobody was asked for it, and the next task has the run."""
     flow = case.held_flow()
     case.begin()
-    case.parked()
+    case.suspended()
     assert (
         case.api.ask("GET", f"/dags/{case.dag_id}/dagRuns/{case.run_id}/hitlDetails")[
             "total_entries"

@@ -201,12 +201,12 @@ def test_check_flow(
     ends = flow.get("status", "success") is not None
     quicker = [] if ends else [("timedelta(seconds=30)", "timedelta(seconds=2)")]
     run("check_flow", *quicker, ends="success" if ends else "failed")
-    said = capfd.readouterr().out + "".join(map(str, task_errors))
+    output = capfd.readouterr().out + "".join(map(str, task_errors))
     # An error is also in the log.
-    (line,) = {*re.findall(r"The run (?:said: (.+)|has said nothing)\.(?= |\n)", said)}
+    (line,) = {*re.findall(r"The run (?:said: (.+)|has said nothing)\.(?= |\n)", output)}
     names = re.sub(r"( \(its last\))? at [0-9:]{8}", "", line)
     assert (names or None) == order
-    assert (WITHOUT_CLAIM in said) == (ends and "started" not in flow)
+    assert (WITHOUT_CLAIM in output) == (ends and "started" not in flow)
     assert len(service.runs) == 1
 
 

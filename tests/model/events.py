@@ -25,7 +25,7 @@ class World(People, Endpoint):
 
     def _steps(self, s: State) -> Iterator[tuple[State, bool]]:
         for t in self.steps_of_task(s):
-            is_timeout = s.step[0] == "parked" and t.task == "failed"
+            is_timeout = s.step[0] == "suspended" and t.task == "failed"
             yield (
                 t,
                 t.kills == s.kills
@@ -111,25 +111,25 @@ class World(People, Endpoint):
                 and run.is_open
                 and (run.does.endswith("works") or "no-first" in self.on)
             ):
-                for word in ("success", "failed") if "fails" in self.on else ("success",):
-                    yield from self.hear(s, number, word)
+                for status in ("success", "failed") if "fails" in self.on else ("success",):
+                    yield from self.hear(s, number, status)
 
     def _runs_write(self, s: State) -> Iterator[State]:
         """Let a run end: it writes to its mailbox, if it is the first to do so."""
         for number, run in enumerate(s.runs):
             if "ends" not in self.on or not run.is_open:
                 continue
-            for word in ("success", "failed") if "fails" in self.on else ("success",):
+            for status in ("success", "failed") if "fails" in self.on else ("success",):
                 name = None if "no-id" in self.on else run_id(number)
-                end = End(NOW, word, name)
+                end = End(NOW, status, name)
                 mailboxes, place = [*s.mailboxes], self.place(run.token)
                 mailboxes[place] = mailboxes[place] or number_of(RunReports(end=end))
-                yield s.with_run(number, word)._replace(mailboxes=tuple(mailboxes))
+                yield s.with_run(number, status)._replace(mailboxes=tuple(mailboxes))
                 if "expired" in self.on:
-                    yield s.with_run(number, word)  # nothing is written
+                    yield s.with_run(number, status)  # nothing is written
                 if "no-report" in self.on and not s.mailboxes[place]:
                     mailboxes[place] = NO_REPORT
-                    yield s.with_run(number, word)._replace(mailboxes=tuple(mailboxes))
+                    yield s.with_run(number, status)._replace(mailboxes=tuple(mailboxes))
 
     def _mailboxes(self, s: State) -> Iterator[tuple[State, bool]]:
         """Let the mailboxes become unreadable, for a while or for good; and readable again."""
@@ -144,7 +144,7 @@ class World(People, Endpoint):
 
     def _process_dies(self, s: State) -> Iterator[State]:
         """The process is killed; one whose task is no longer running is ended by Airflow."""
-        if s.step[0] in ("done", "ended", "parked", "begin", "restart"):
+        if s.step[0] in ("done", "ended", "suspended", "begin", "restart"):
             return
         if s.task != "running":
             yield from self.killed(s)
@@ -175,7 +175,7 @@ class World(People, Endpoint):
                 yield s._replace(adopted=run)
         if not self.is_free(s) or s.is_gone:
             return
-        if "marks" in self.on and not s.marks and s.task in ("running", "parked", "retry"):
+        if "marks" in self.on and not s.marks and s.task in ("running", "suspended", "retry"):
             for task in ("success", "failed"):
                 yield self.marked(s, task)._replace(marks=1, adopted=self.stays(s))
         if s.clears < self.size.clears:

@@ -122,7 +122,7 @@ def story(path: Sequence[State]) -> str:
             name: new for name, new in after._asdict().items() if new != getattr(before, name)
         }
         if "reports" in changed:
-            changed["reports"] = [after.said(token) for token in range(len(after.reports))]
+            changed["reports"] = [after.reports_of(token) for token in range(len(after.reports))]
         lines.append("  ".join(f"{name}={_shown(value)}" for name, value in changed.items()))
     return "\n".join(lines)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from words import Size
     from workflow_automation_provider.execution.record.start_decision import KnownStart
 
-_STATES = {"parked": "awaiting_input", "retry": "up_for_retry"}
+_STATES = {"suspended": "awaiting_input", "retry": "up_for_retry"}
 _CLEARS = {ActionKind.CONTINUE, ActionKind.START}
 _MARKS = {ActionKind.SUCCEED: "success", ActionKind.FAIL: "failed"}
 
@@ -57,8 +57,8 @@ class Tab(NamedTuple):
     @property
     def denies_run(self) -> bool:
         """Whether it says that there may be no run."""
-        said, actions = self.advice.sentences[0], self.advice.actions
-        words = " ".join([said.text, said.by_hand, *(action.label for action in actions)])
+        first, actions = self.advice.sentences[0], self.advice.actions
+        words = " ".join([first.text, first.by_hand, *(action.label for action in actions)])
         return "No run was started" in words or "none was started" in words
 
 
@@ -233,7 +233,7 @@ class People(Task):
             return "a second run, without a question that says so"
         if last.token == NOBODY:
             return ""
-        end = s.said(last.token).end
+        end = s.reports_of(last.token).end
         if end and end.status == "success" and not press.says_end:
             return "an end that was recorded is lost"
         if self.has_mailbox and self.mailbox(s, last.token) and not end and not press.says_mailbox:
@@ -260,7 +260,7 @@ class People(Task):
             beside = self._beside(s, before)
             # An end that came after the question stays shown.
             if any(not s.runs[number].is_denied for number in beside):
-                return "a second run is sent, without a question that said so"
+                return "a second run is sent, without a question that warned of it"
 
         is_given, was_given = t.adopted != NOBODY, s.adopted != NOBODY
         is_by_hand = t.clears > s.clears and t.people == s.people
@@ -286,7 +286,7 @@ class People(Task):
         if not (last := s.last):
             return False
         outcome = s.outcome(last)
-        has_begun = last.token != NOBODY and s.said(last.token).has_begun
+        has_begun = last.token != NOBODY and s.reports_of(last.token).has_begun
         return has_begun or (outcome is not None and outcome.status != "not started")
 
     def _beside(self, s: State, starts: frozenset[Start]) -> list[int]:
@@ -300,7 +300,7 @@ class People(Task):
     def _works(self, s: State, number: int) -> bool:
         """Whether a run may work, or has worked, as far as people can know."""
         run = s.runs[number]
-        reports = s.said(run.token)
+        reports = s.reports_of(run.token)
         if run.does in ("failed", "stopped") or reports.stopped:
             return False
         if run.does.endswith("exists") and run.token in s.revoked and "no-first" not in self.on:
@@ -310,11 +310,11 @@ class People(Task):
     def _lacks_action(self, s: State, kinds: set[ActionKind]) -> bool:
         """Whether nothing settles what became of the run of the last start."""
         last = s.last
-        if last is None or s.task not in ("failed", "parked"):
+        if last is None or s.task not in ("failed", "suspended"):
             return False
         runs = [n for n, run in enumerate(s.runs) if n == last.run or run.token == last.token]
-        end = s.said(last.token).end if last.token != NOBODY else None
-        if s.task == "parked":
+        end = s.reports_of(last.token).end if last.token != NOBODY else None
+        if s.task == "suspended":
             return end is None and not kinds >= _MARKS.keys()
         if not any(self._works(s, number) for number in runs):
             return False

@@ -23,7 +23,7 @@ class Promises:
         """
         Return what is broken in a state, empty if nothing is.
 
-        At most one run is told to go on, a task that is green or parked has that one, and every run
+        At most one run is told to go on, a task that is green or suspended has that one, and every run
         is mentioned.
         """
         if breach := self.world.is_misled(s):
@@ -35,12 +35,12 @@ class Promises:
         is_second_accepted = self.world.has_mailbox and self.world.policy == "start_again"
         if len(works) > 1 and not is_second_accepted:
             return "two runs work"
-        if s.step[0] not in ("done", "parked"):
+        if s.step[0] not in ("done", "suspended"):
             return ""
         token, is_green = s.step[1], s.step[0] == "done"
-        has_said = token != NOBODY and token < len(s.reports)
-        end = s.said(token).end if has_said else None
-        is_stopped = has_said and s.said(token).stopped is not None
+        has_reports = token != NOBODY and token < len(s.reports)
+        end = s.reports_of(token).end if has_reports else None
+        is_stopped = has_reports and s.reports_of(token).stopped is not None
         own = [run.does for run in s.runs if run.token == token]
         if own and all(does == "stopped" for does in own) and not is_stopped and not end:
             return f"a {s.task} task has a run that was told to stop, and cannot know"
@@ -57,7 +57,7 @@ class Promises:
         if (
             not is_green
             and token in s.revoked
-            and not s.said(token).has_begun
+            and not s.reports_of(token).has_begun
             and "stale-revoke" in self.on
         ):
             return "a task waits for a run that can never go on"
@@ -94,7 +94,7 @@ class Promises:
         if (
             ((fails and name in ("look", "unidentified")) or has_failed)
             and self.world.has_url
-            and s.said(token).has_begun
+            and s.reports_of(token).has_begun
         ):
             return "a task fails though its run has claimed"
         if (
@@ -103,7 +103,7 @@ class Promises:
             and self.has_ids
             and self.world.has_url
         ):
-            claim = s.said(t.step[1]).claim if t.step[1] != NOBODY else None
+            claim = s.reports_of(t.step[1]).claim if t.step[1] != NOBODY else None
             if claim and claim.run_id != run_id(t.step[2]):
                 return "a task returns another run than the one that has claimed"
         if fails and name in ("look", "look_once", "doubt") and self.world.has_mailbox:
@@ -126,7 +126,7 @@ class Promises:
         before = {start.token for start in s.starts if start.max_tries == s.max_tries} - {NOBODY}
         if self._succeeded(s, before):
             return "a successful end is lost: another run is sent"
-        stopped = {token for token in before if s.said(token).stopped}
+        stopped = {token for token in before if s.reports_of(token).stopped}
         is_alone = not self.world.size.repeats and not s.clears and "again" not in self.on
         known = {outcome.token for outcome in s.outcomes if outcome.status != "not started"}
         if is_alone and known & (before - stopped):
@@ -158,7 +158,7 @@ class Promises:
         return outcome is not None and outcome.status == "not started"
 
     def _succeeded(self, s: State, tokens: set[int]) -> bool:
-        ends = [s.said(token).end for token in tokens if token != NOBODY]
+        ends = [s.reports_of(token).end for token in tokens if token != NOBODY]
         return any(end.status == "success" for end in ends if end)
 
     def _is_mentioned(self, s: State, number: int) -> bool:
@@ -173,7 +173,7 @@ class Promises:
         issuer = self.world.issuer(s, token)
         if issuer is None:
             return False
-        reports = s.said(token)
+        reports = s.reports_of(token)
         if run_id(number) in reports.run_ids.union(reports.refused) or reports.stopped:
             return True
         if any(start.run == number for start in s.starts):
@@ -190,7 +190,7 @@ class Promises:
     def goals(self) -> dict[str, Callable[[State], bool]]:
         """What comes in the end, from every state, by what comes by itself."""
         goals: dict[str, Callable[[State], bool]] = {
-            "the task comes to an end, or parks": self._is_over,
+            "the task comes to an end, or suspends": self._is_over,
             "every run that asks is answered": self._is_answered,
         }
         if "ends" in self.on:
@@ -204,7 +204,7 @@ class Promises:
 
     def _is_over(self, s: State) -> bool:
         ended = s.step[0] in ("done", "ended") and s.task != "running"
-        return ended or s.step[0] == "parked" or self._has_no_more(s)
+        return ended or s.step[0] == "suspended" or self._has_no_more(s)
 
     def _is_answered(self, s: State) -> bool:
         return not any(run.does in ("exists", "old exists") for run in s.runs) or self._has_no_more(
@@ -212,6 +212,6 @@ class Promises:
         )
 
     def _is_heard(self, s: State) -> bool:
-        return s.step[0] != "parked" and not any(
+        return s.step[0] != "suspended" and not any(
             run.does in ("works", "old works") for run in s.runs
         )

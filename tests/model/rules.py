@@ -1,11 +1,12 @@
 """
 The rules: what the task and the endpoint do, as the specification says.
 
-What is decided, the engine's own code decides, here as in Airflow: ``decide`` and ``why_not`` of
-``execution/record/start_decision.py`` for the task, ``decide`` of ``execution/record/callback_decision.py`` for the endpoint. The
-model has the steps between: what is read, written and sent, in the order of ``execution/run/start.py``,
-``record.py``, ``wait.py`` and ``plugins/callback_store.py``. A word such as ``no-revoke`` leaves one rule
-out.
+What is decided, the package's own code decides, here as in Airflow: ``decide`` and ``why_not`` of
+``execution/record/start_decision.py`` for the task, ``verdict_on`` of
+``execution/record/callback_decision.py`` for the endpoint. The model has the steps between: what is
+read, written and sent, in the order of ``start.py``, ``completion.py`` (both of ``execution/run``),
+``execution/record/start_record.py`` and ``plugins/callback_store.py``. A flag such as ``no-revoke``
+leaves one rule out.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from workflow_automation_provider.execution.record.start_decision import Decisio
 if TYPE_CHECKING:
     from words import Size
 
-_SEEN = {"parked": "awaiting_input", "failed": "ended"}
+_SEEN = {"suspended": "awaiting_input", "failed": "ended"}
 
 
 class Rules:
@@ -109,12 +110,12 @@ class Rules:
         """What the task reads of a start."""
         if start is None:
             return Known()
-        said = s.reports[start.token] if start.token != NOBODY and self.has_url else 0
+        report = s.reports[start.token] if start.token != NOBODY and self.has_url else 0
         is_revoked = start.token in s.revoked
         return Known(
             start,
             s.outcome(start),
-            said,
+            report,
             is_revoked,
             False,
             self.has_url,
@@ -182,14 +183,14 @@ class Rules:
         )
 
     def _endpoint_decides(
-        self, word: Literal["started", "success", "failed"], run: int, seen: tuple[Any, ...]
+        self, status: Literal["started", "success", "failed"], run: int, seen: tuple[Any, ...]
     ) -> tuple[Verdict, int]:
-        """Ask the endpoint what to say, and what is then recorded as said."""
+        """Ask the endpoint what to say, and what is then recorded."""
         number, is_last, is_current, is_revoked, adopted, task = seen
         on, before = self.on, numbered(number)
         name = None if "no-id" in on else run_id(run)
-        said = Started(name) if word == "started" else Ended(word, run_id=name)
-        is_claim, end = isinstance(said, Started), before.end
+        report = Started(name) if status == "started" else Ended(status, run_id=name)
+        is_claim, end = isinstance(report, Started), before.end
         is_own_end = end is not None and end.run_id == name
         has_failed = end is not None and end.status == "failed"
         if "end-revoked" in on and not is_claim:
@@ -206,11 +207,11 @@ class Rules:
             task=_SEEN.get(task, task),
         )
         decides = is_claim and is_revoked and not before.claim
-        if "revoked-first" in on and decides and task not in ("parked", "success"):
+        if "revoked-first" in on and decides and task not in ("suspended", "success"):
             return Verdict.WAIT, number
         if "stale-revoke" in on and decides and saw.is_wanted:
             saw = replace(saw, task="running")
-        verdict, after = callback_decision.verdict_on(said, saw, NOW)
+        verdict, after = callback_decision.verdict_on(report, saw, NOW)
         is_stop = after.stopped and not before.stopped
         if "late-words" in on and is_claim and is_own_end and not before.stopped:
             after = replace_entry(before, stopped=NOW)
@@ -400,7 +401,7 @@ class Task(Rules):
 
     def _look(self, s: State, known: Known) -> Iterator[State]:
         """
-        Read what the run has said, and decide again.
+        Read what the run has reported, and decide again.
 
         An execution that closes its own start never sends another.
         """
@@ -494,7 +495,7 @@ class Task(Rules):
         if self.is_unread(s, self._own(s)):
             yield from self._copy(s, s.token)
             return
-        if self.has_url and s.said(s.token).has_begun:
+        if self.has_url and s.reports_of(s.token).has_begun:
             yield from self._returned(s, s.token)
             return
         if self.policy != "fail":
@@ -525,7 +526,7 @@ class Task(Rules):
             yield from self._gives_up(s)
         elif self.is_unread(s, self._own(s)):
             yield from self._copy(s, s.token)
-        elif self.has_url and s.said(s.token).has_begun:
+        elif self.has_url and s.reports_of(s.token).has_begun:
             yield from self._returned(s, s.token)
         else:
             is_open = not self.asks or "nothing-open" in self.on
@@ -535,19 +536,19 @@ class Task(Rules):
     # The run of the task, and its end -------------------------------------------------------------
 
     def _returned(self, s: State, token: int) -> Iterator[State]:
-        """Return the run; a task that waits looks again before it parks."""
+        """Return the run; a task that waits looks again before it suspends."""
         yield from [s.now("take", token)] if self.waits else self._take(s, token)
 
     def _take(self, s: State, token: int) -> Iterator[State]:
         """
-        Read what the run has said.
+        Read what the run has reported.
 
         Fail if a person entered it, and it was refused, or another one has the task.
         """
         if self.is_unread(s, s.last):
             yield from self._copy(s, token)
             return
-        reports = s.said(token) if self.has_url and token != NOBODY else numbered(0)
+        reports = s.reports_of(token) if self.has_url and token != NOBODY else numbered(0)
         end = reports.end and reports.end.status
         adopted = s.last.run if s.last else NOBODY
         if adopted != NOBODY:
@@ -562,7 +563,7 @@ class Task(Rules):
     def _finish(
         self, s: State, token: int, run: int, end: str | None, is_stopped: bool
     ) -> Iterator[State]:
-        """Return the run, park until it ends, or fail."""
+        """Return the run, suspend until it ends, or fail."""
         if not self.is_free(s):
             return
         if s.task != "running":
@@ -574,16 +575,21 @@ class Task(Rules):
         elif end or not self.waits:
             yield s._replace(step=("done", token, run), task="success")
         else:
-            yield s._replace(step=("parked", token), task="parked")
+            yield s._replace(step=("suspended", token), task="suspended")
 
-    def _parked(self, s: State, token: int) -> Iterator[State]:
+    def _suspended(self, s: State, token: int) -> Iterator[State]:
         """Go on once the run has ended or was told to stop; time out."""
         if not self.is_free(s):
             return
         is_written = self.has_mailbox and self.mailbox(s, token) and s.mailboxes_are == "readable"
         if "trigger" in self.on:
             yield s._replace(step=("resume",), task="running")  # whatever it saw
-        if is_written or s.said(token).end or s.said(token).stopped or "unwritten" in self.on:
+        if (
+            is_written
+            or s.reports_of(token).end
+            or s.reports_of(token).stopped
+            or "unwritten" in self.on
+        ):
             yield s._replace(step=("resume",), task="running")
         else:
             yield s._replace(step=("ended",), task="failed")
@@ -615,7 +621,7 @@ class Task(Rules):
 
     def marked(self, s: State, task: str) -> State:
         """The state after a mark: a process that runs lives on for a while."""
-        step = ("ended",) if s.step[0] in ("begin", "parked") else s.step
+        step = ("ended",) if s.step[0] in ("begin", "suspended") else s.step
         return s._replace(task=task, step=step)
 
     # What ends a process --------------------------------------------------------------------------
@@ -668,9 +674,9 @@ class Endpoint(Rules):
         return t.with_run(decided.run, decided.then)
 
     def hear(
-        self, s: State, run: int, word: Literal["started", "success", "failed"]
+        self, s: State, run: int, status: Literal["started", "success", "failed"]
     ) -> Iterator[State]:
-        """Yield what comes of a word of a run: *started*, or how it ended."""
+        """Yield what comes of a status of a run: *started*, or how it ended."""
         token, does, _ = s.runs[run]
         issuer, last = self.issuer(s, token), s.last
         stopped = does if does in ("success", "failed") else "stopped"
@@ -680,16 +686,18 @@ class Endpoint(Rules):
         is_last = last.token == token
         is_current, adopted = s.counts(token), last.run if is_last else NOBODY
         seen = (s.reports[token], is_last, is_current, token in s.revoked, adopted, s.task)
-        verdict, after = self.endpoint_decides(word, run, seen)
+        verdict, after = self.endpoint_decides(status, run, seen)
         if verdict is Verdict.WAIT:
             return
         has_ended = verdict is Verdict.END
-        then = "works" if verdict is Verdict.GO_ON else word if has_ended else stopped
+        then = "works" if verdict is Verdict.GO_ON else status if has_ended else stopped
         if after == s.reports[token]:
             yield s.with_run(run, then)
             return
         is_loose = (
-            "no-stop-lock" in self.on and word == "started" and numbered(after).stopped is not None
+            "no-stop-lock" in self.on
+            and status == "started"
+            and numbered(after).stopped is not None
         )
         is_loose = is_loose or ("no-end-lock" in self.on and has_ended)
         pending = Decided(token, run, after, then, issuer)

@@ -110,7 +110,7 @@ class State(NamedTuple):
     :param mailboxes_are: readable, unread for a while, or denied for good
     :param locked: what the endpoint is about to commit
     :param loose: the same without the locks, where that is left out
-    :param task: running, restarting, parked, retry, failed, success: as Airflow has it
+    :param task: running, restarting, suspended, retry, failed, success: as Airflow has it
     :param step: what the task's process does next, and with what
     :param late: writes that will be carried out again
     :param orphans: tokens that a killed process may still send
@@ -152,7 +152,7 @@ class State(NamedTuple):
         """The last start."""
         return max(self.starts) if self.starts else None
 
-    def said(self, token: int) -> entries.RunReports:
+    def reports_of(self, token: int) -> entries.RunReports:
         """What ``run/{token}`` says."""
         return _SPOKEN[self.reports[token]]
 
@@ -187,7 +187,7 @@ _NUMBERS: dict[entries.RunReports, int] = {entries.NO_REPORTS: 0}
 
 
 def number_of(reports: entries.RunReports) -> int:
-    """Return the number of what runs have said, which is compared faster."""
+    """Return the number of what runs have reported, which is compared faster."""
     if reports not in _NUMBERS:
         _NUMBERS[reports] = len(_SPOKEN)
         _SPOKEN.append(reports)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAY_HAPPEN = {
-    "wait": "the task waits, parked, for the end of its run",
+    "wait": "the task waits, suspended, for the end of its run",
     "ends": "runs say how they ended",
     "fails": "runs also fail",
     "again": 'on_run_failed="start_again"',
@@ -87,7 +87,7 @@ LEAVE_OUT = {
     "last-lock": "a run that a person entered is not the start that gave out the token",
     "stop-current": "a stop is recorded also where the start no longer counts",
     "end-revoked": "an end of a revoked start waits while the task decides",
-    "stale-revoke": "a revoke no longer counts once the task is parked or green",
+    "stale-revoke": "a revoke no longer counts once the task is suspended or green",
     "failed-words": "a run that said that it failed may not go on",
     "late-words": "that a run asked after its end is not recorded",
     "revoked-first": "whether a run is wanted comes before whether its start is revoked",

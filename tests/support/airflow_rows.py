@@ -107,7 +107,7 @@ class Rows:
                 setattr(dag_run, name, value)
 
     def begin(self) -> None:
-        """Begin the next try, or continue the one that was parked."""
+        """Begin the next try, or continue the one that was suspended."""
         with self._ti() as (session, ti):
             if ti.state in (None, TaskInstanceState.UP_FOR_RETRY):
                 ti.try_number = max(ti.try_number, 1) if IS_3_4 else ti.try_number + 1
@@ -122,7 +122,7 @@ class Rows:
         with create_session() as session:
             return session.connection().execute(query).first() is not None
 
-    def park(self, method: str, kwargs: dict[str, Any] | None, timeout: timedelta) -> None:
+    def suspend(self, method: str, kwargs: dict[str, Any] | None, timeout: timedelta) -> None:
         with self._ti() as (_, ti):
             ti.state = TaskInstanceState.AWAITING_INPUT
             ti.next_method, ti.next_kwargs = method, json.loads(json.dumps(kwargs))

@@ -132,7 +132,7 @@ class WaitingTask:
         self.rows.put(revoked_key(digest_of(self.token)), {"at": datetime.now(UTC).isoformat()})
 
     def close(self) -> RunReports:
-        """Close the last start, and return what its run has said."""
+        """Close the last start, and return what its run has reported."""
         self.revoke()
         self._write(self.start)
         return self.reports
@@ -141,7 +141,7 @@ class WaitingTask:
         """
         Adopt the run that a person gave for the last start.
 
-        And return what that has said.
+        And return what that has reported.
         """
         before = self.start
         self.write_start(
@@ -159,7 +159,7 @@ class WaitingTask:
 
     @property
     def reports(self) -> RunReports:
-        """What the run has said, and was told."""
+        """What the run has reported, and was told."""
         token = digest_of(self.token)
         return read_reports(token, self.read(report_key(token)))
 

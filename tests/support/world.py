@@ -163,7 +163,7 @@ class World:
 
     def try_(self, *scripts: Script) -> Process:
         """
-        Execute the next try, or continue the one that is parked.
+        Execute the next try, or continue the one that is suspended.
 
         Return once it has ended, or was killed, and all that was to happen by name has.
         """
@@ -186,7 +186,7 @@ class World:
         return process
 
     def until_end(self, *scripts: Script) -> Process:
-        """Execute tries until the task has ended, or is parked; the scripts are of the first."""
+        """Execute tries until the task has ended, or is suspended; the scripts are of the first."""
         process = self.try_(*scripts)
         while self.state in ("up_for_retry", "up_for_reschedule"):
             process = self.try_()
@@ -261,9 +261,9 @@ class World:
             self._report(process, "success", lambda: self.rows.end("success"))
         except Killed:
             process.state = "killed"
-        except TaskAwaitingInput as parked:
-            then = (parked.method_name, parked.kwargs, parked.timeout)
-            self._report(process, "awaiting_input", lambda: self.rows.park(*then))
+        except TaskAwaitingInput as suspended:
+            then = (suspended.method_name, suspended.kwargs, suspended.timeout)
+            self._report(process, "awaiting_input", lambda: self.rows.suspend(*then))
         except TaskDeferred as deferred:
             process.trigger = deferred.trigger
             after = (deferred.method_name, deferred.kwargs)

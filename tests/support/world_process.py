@@ -20,7 +20,7 @@ class Killed(BaseException):
 
 class Process:
     """
-    One execution of a task: a try, or what continues it after it was parked.
+    One execution of a task: a try, or what continues it after it was suspended.
 
     :param script: what happens at its calls
     """

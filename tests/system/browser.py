@@ -20,10 +20,10 @@ TIMEOUT = 180_000
 
 # A toast goes after some seconds: what it says is kept as soon as it is there.
 _LISTEN = """() => {
-    const said = {}
-    const look = () => { said.text ||= document.querySelector("[data-scope=toast][data-part=root]")?.innerText }
+    const shown = {}
+    const look = () => { shown.text ||= document.querySelector("[data-scope=toast][data-part=root]")?.innerText }
     new MutationObserver(look).observe(document.body, {childList: true, subtree: true, characterData: true})
-    return said
+    return shown
 }"""
 
 
@@ -99,9 +99,9 @@ class AirflowUi:
         """Press the Test button in a connection's row, and return what Airflow says."""
         self.page.goto(f"{self._url}/connections")
         row = self.page.get_by_role("row").filter(has=self.page.get_by_text(conn_id, exact=True))
-        said = self.page.evaluate_handle(_LISTEN)
+        shown = self.page.evaluate_handle(_LISTEN)
         row.get_by_role("button", name=re.compile("Test")).click()
-        return str(self.page.wait_for_function("said => said.text", arg=said).json_value())
+        return str(self.page.wait_for_function("shown => shown.text", arg=shown).json_value())
 
     def open_task(self, dag_id: str, run_id: str, task_id: str, tab: str = "") -> None:
         self.page.goto(f"{self._url}/dags/{dag_id}/runs/{run_id}/tasks/{task_id}{tab}")

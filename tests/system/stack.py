@@ -178,7 +178,7 @@ class Stack(Airflow):
         """Run a statement in the metadata database, and return its rows."""
         return query(self.postgresql.url, statement, **values)
 
-    def is_parked(self, dag_id: str, run_id: str) -> bool:
+    def is_suspended(self, dag_id: str, run_id: str) -> bool:
         """Tell whether the task of a DAG run waits; it then does not look by itself for an hour."""
         later = "UPDATE task_instance SET trigger_timeout = now() + interval '1 hour' WHERE run_id = :run_id "
         if not self.query(

@@ -134,10 +134,10 @@ def test_test_button(stack: Stack, service: Service, ui: AirflowUi) -> None:
         stack.api.add_connection(
             conn_id, {"conn_type": "workflow_automation", **at, "extra": {"flow_id": FLOW_ID}}
         )
-    said = {conn_id: ui.test(conn_id) for conn_id in ("there", "nowhere")}
-    assert said["there"].startswith("Test Connection Successful")
-    assert "Not checked, as it takes a run: the path and the API key" in said["there"]
-    assert said["nowhere"].startswith("Test Connection Failed")
-    assert KEY not in str(said)
+    messages = {conn_id: ui.test(conn_id) for conn_id in ("there", "nowhere")}
+    assert messages["there"].startswith("Test Connection Successful")
+    assert "Not checked, as it takes a run: the path and the API key" in messages["there"]
+    assert messages["nowhere"].startswith("Test Connection Failed")
+    assert KEY not in str(messages)
     assert service.journal.runs() == runs
     assert not any(request.key_sent for request in service.journal.requests()[before:])

@@ -28,7 +28,7 @@ WAITS = int(os.environ.get("WAITS", "20"))
 LONGEST_DELAY = 12.0
 AGAIN: dict[str, Any] = {"wait": 0.5, "attempts": 12}
 RESULT = {"rows": 3}
-HELD = [f"parked-{n}" for n in range(3)]
+HELD = [f"suspended-{n}" for n in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_all_else_is_killed_while_tasks_wait(stack: Stack, flows: LocalService) 
         flows.callbacks.add(inputs={"case": case}, result=flow, **AGAIN)
         stack.api.trigger("system_wait", case, {"conn_id": "waits"})
     for case in held:
-        wait_for(f"{case} parked", partial(stack.is_parked, "system_wait", case), pause=0.5)
+        wait_for(f"{case} suspended", partial(stack.is_suspended, "system_wait", case), pause=0.5)
     for name in ("scheduler", "triggerer", "api-server"):
         stack.programs[name].kill()
     for flow in held.values():

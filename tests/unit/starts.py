@@ -126,4 +126,4 @@ def later(task, **passed):
         task.rows.put(key, earlier(text))
     ti = task.rows.ti
     if task.state == "awaiting_input":
-        task.rows.park(ti.next_method, ti.next_kwargs, ti.trigger_timeout - datetime.now(UTC))
+        task.rows.suspend(ti.next_method, ti.next_kwargs, ti.trigger_timeout - datetime.now(UTC))

@@ -48,7 +48,7 @@ class Life:
     """
     A task instance until it has ended.
 
-    Each of its runs asks at once, and ends once the task is parked.
+    Each of its runs asks at once, and ends once the task is suspended.
 
     The second time that it is deferred, its time is up: what has not ended by then never does.
 

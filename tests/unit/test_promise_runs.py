@@ -73,7 +73,7 @@ def test_a_wait_that_lasted_too_long_is_not_repeated(world, limit):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "report",
     [
         {"status": "started", "run_id": ""},
         {"status": "started", "run_id": " ", "run_link": ""},
@@ -85,12 +85,12 @@ def test_a_wait_that_lasted_too_long_is_not_repeated(world, limit):
         {"status": "failed", "run_id": ""},
     ],
 )
-def test_what_is_empty_is_as_if_left_out_and_progress_is_clamped(world, said):
+def test_what_is_empty_is_as_if_left_out_and_progress_is_clamped(world, report):
     task = world(waits())
     task.try_()
-    assert task.flow.reports(**said) == 200
-    if said["status"] in ("success", "failed"):
-        assert task.until_end().state == said["status"]
+    assert task.flow.reports(**report) == 200
+    if report["status"] in ("success", "failed"):
+        assert task.until_end().state == report["status"]
 
 
 def test_a_task_returns_the_run_that_has_claimed_its_start(world):

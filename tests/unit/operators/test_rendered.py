@@ -66,7 +66,7 @@ def rejected(operator, context):
 
 @pytest.mark.parametrize(("kind", "name"), ARGUMENTS)
 @pytest.mark.parametrize(
-    ("template", "said", "mend"),
+    ("template", "fault", "mend"),
     [
         ("{{ params.list }}", "the text of a list", "native"),
         ("{{ params.list | tojson }}", "the text of a list", "params and conf"),
@@ -79,13 +79,13 @@ def rejected(operator, context):
     ],
 )
 def test_a_template_that_loses_its_type_is_named(
-    service, context, kind, name, template, said, mend
+    service, context, kind, name, template, fault, mend
 ):
     operator = made(kind, **{name: template})
     operator.render_template_fields({"params": PARAMS})
     error = rejected(operator, context)
     assert error.message.startswith(name)
-    assert said in error.message
+    assert fault in error.message
     assert mend in error.next_step
     assert service.journal.requests() == []
 

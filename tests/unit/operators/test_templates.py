@@ -132,8 +132,8 @@ def test_a_template_that_cannot_be_rendered_is_named(template, fault):
     for one, _ in given_to_all(template):
         with pytest.raises(InvalidRequestError, match=r"literal\(") as caught:
             one.render_template_fields({})
-        place, _, said = caught.value.message.partition(" ")
-        assert fault in said
+        place, _, words = caught.value.message.partition(" ")
+        assert fault in words
         places.append(place)
     assert places == ["inputs.a[0]", "batch[0].a", "files[0].a[0]", "op_args[0]", "inputs.a.b"]
     for one, values in given_to_all(literal(template)):

@@ -22,7 +22,7 @@ def dag(request):
 
 @pytest.fixture
 def waiting(dag):
-    """Make a task instance that is parked for an hour."""
+    """Make a task instance that is suspended for an hour."""
 
     def make(**values):
         timeout = datetime.now(UTC) + timedelta(hours=1)

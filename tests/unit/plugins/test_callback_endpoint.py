@@ -103,7 +103,7 @@ def test_responses_do_not_tell_tokens_apart(waiting, http):
     ],
 )
 def test_refused_call_leaves_a_trace(waiting, http, say, body, why):
-    """Beside what the run has said while it worked, and until the next one."""
+    """Beside what the run has reported while it worked, and until the next one."""
     task = waiting()
     assert say(task.url, message="half") == 200
     assert http.post(task.url, content=body).status_code == int(why[:3])
@@ -207,7 +207,7 @@ def test_end_wakes_a_waiting_task(waiting, http, answer, timeout):
 
 
 def test_same_and_other_end(waiting, http):
-    """The same one wakes again: the task may have parked since."""
+    """The same one wakes again: the task may have suspended since."""
     task = waiting()
     assert http.post(task.url, json=SUCCESS).status_code == 200
     reports, later = task.reports, datetime.now(UTC) + timedelta(hours=1)

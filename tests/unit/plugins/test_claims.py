@@ -76,7 +76,7 @@ def test_stop(waiting, say, state):
     """
     Also where a person has marked a waiting task as success.
 
-    It is recorded before it is said, and stays.
+    It is recorded before it is answered, and stays.
     """
     task = waiting()
     url, token = task.url, task.token
@@ -163,17 +163,17 @@ def test_wake_is_counted_from_the_suspension(waiting, say, age, soon):
 
 
 def test_the_dag_run_is_deleted(waiting, say, monkeypatch):
-    """After the token was found, before what is said is stored."""
+    """After the token was found, before the report is stored."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from sqlalchemy import delete
 
     task = waiting()
 
-    def delete_run(token, said):
+    def delete_run(token, report):
         with create_session() as session:
             session.execute(delete(DagRun).filter_by(run_id=task.run_id))
-        return respond(token, said)
+        return respond(token, report)
 
     respond = callback_store.respond
     monkeypatch.setattr(callback_store, "respond", delete_run)

@@ -142,7 +142,7 @@ class Task(WaitingTask):
         self.put(message_key(digest_of(self.token)), word)
         return self
 
-    def park(self, seconds: float = 86400, silence: float | None = None) -> Task:
+    def suspend(self, seconds: float = 86400, silence: float | None = None) -> Task:
         """Wait for the end of the last start."""
         self.start = replace(self.start, completion_timeout=seconds, heartbeat_timeout=silence)
         self._write(self.start)
@@ -336,7 +336,7 @@ class TestStates:
         elif reports:
             task.speak(**reports)
         if values.get("state") == "awaiting_input":
-            task.park()
+            task.suspend()
         assert row(task).startswith(f"{words}|")
         assert "null" not in row(task)
         assert words in tab(task).text
@@ -350,13 +350,13 @@ class TestStates:
         assert row(task).startswith("in doubt|")
 
     def test_waiting(self, dag, row, listed):
-        task = Task(dag).outcome().say("Half done").park()
+        task = Task(dag).outcome().say("Half done").suspend()
         assert "|Half done|50 %|2 min ago|1 day left|" in row(task)
         found = listed()
         assert found.links["https://app.test/runs/1001"] == "1001"
         (bar,) = found.all("progress")
         assert bar["value"] == "0.5000"
-        assert row(task.park(600)).startswith("waiting|silent|")
+        assert row(task.suspend(600)).startswith("waiting|silent|")
         assert row(task).endswith("|late|")
 
     def test_batch(self, dag, listed, tab):
@@ -524,7 +524,7 @@ class TestDoubts:
         doubts = [Task(dag, state="failed", end_date=ago(60)) for _ in range(2)]
         Task(dag, state="up_for_retry")
         for _ in range(5):
-            Task(dag).outcome().park()
+            Task(dag).outcome().suspend()
         Task(dag, state="failed", end_date=ago(8 * 86400))
         found = listed()
         assert found.text.count("Nothing") == 0
@@ -567,10 +567,10 @@ class TestDoubts:
 class TestList:
     def test_the_silent_ones_are_before_the_rest(self, dag, listed):
         tasks = [
-            Task(dag).outcome().say("a", seconds=300).park(3600, silence=400),
-            Task(dag).outcome().park(700),
-            Task(dag).outcome().say("b", seconds=10).park(3600, silence=400),
-            Task(dag).outcome().park(86400),
+            Task(dag).outcome().say("a", seconds=300).suspend(3600, silence=400),
+            Task(dag).outcome().suspend(700),
+            Task(dag).outcome().say("b", seconds=10).suspend(3600, silence=400),
+            Task(dag).outcome().suspend(86400),
         ]
         rows = listed().rows[1:]
         marks = [
@@ -593,7 +593,7 @@ class TestList:
     def test_column_that_no_row_fills(self, dag, listed):
         Task(dag)
         assert listed().rows[0] == "State|Sent|Flow|Task|"
-        Task(dag).outcome().say("a").park()
+        Task(dag).outcome().say("a").suspend()
         assert listed().rows[0] == "State|Sent|Flow|Run|Task|Last message|Wait|"
 
     def test_rows_without_a_flow(self, dag, listed, tab):
@@ -652,7 +652,7 @@ class TestList:
         event.listen(settings.engine, "before_cursor_execute", listener)
         for more in (1, 12):
             for _ in range(more):
-                Task(dag).outcome().say("x").park()
+                Task(dag).outcome().say("x").suspend()
                 Task(dag, starts=False).put("workflow_automation_batch_000000", {})
             for _ in range(2):
                 statements.clear()
@@ -679,7 +679,7 @@ class TestTab:
     def test_conversation(self, dag, tab):
         task = Task(dag).outcome("not started")
         task.give(at=ago(680))
-        task.outcome(at=ago(670)).say("line 1\nline 2", 0.25, 60).park()
+        task.outcome(at=ago(670)).say("line 1\nline 2", 0.25, 60).suspend()
         task.speak(claim=Claim(ago(650), "1001"), refused=["7"])
         task.put(revoked_key(digest_of(task.token)), {"at": ago(660).isoformat()})
         text = tab(task).text
@@ -1040,7 +1040,7 @@ class TestForms:
     def test_result_for_those_who_may_push_an_xcom(self, dag, form_tab, monkeypatch):
         from airflow.api_fastapi.app import get_auth_manager
 
-        task = Task(dag).outcome().park()
+        task = Task(dag).outcome().suspend()
         assert form_tab(task).all("textarea")
 
         def may(*, access_entity=None, method="GET", **_):
@@ -1150,7 +1150,7 @@ class TestHostileTexts:
             Task(dag)
             .outcome(run={"run_id": text, "run_link": text, "flow_id": text})
             .say(text)
-            .park()
+            .suspend()
         )
         task.give(flow_id=text, conn_id=text)
         task.speak(
@@ -1164,7 +1164,7 @@ class TestHostileTexts:
         named.put(
             f"workflow_automation_start/1/0/{name}", {"at": ago(9).isoformat(), "max_tries": 2}
         )
-        waiting = Task(dag).outcome(run={"run_id": text}).park()
+        waiting = Task(dag).outcome(run={"run_id": text}).suspend()
         query = urlencode({"q": text[:99]}, errors="replace")
         for url in (
             LIST,
@@ -1252,15 +1252,17 @@ class TestHostileTexts:
             )
 
     def test_entries_that_cannot_be_read(self, dag, viewer):
-        parked, empty = Task(dag).outcome().park(), Task(dag, starts=False)
-        parked.write_start(completion_timeout="soon", run={"run_id": "7"}, conn_id=parked.mark)
+        suspended, empty = Task(dag).outcome().suspend(), Task(dag, starts=False)
+        suspended.write_start(
+            completion_timeout="soon", run={"run_id": "7"}, conn_id=suspended.mark
+        )
         for key, value in (
             ("start/1/0", "{"),
             ("batch_000003", "[" * 5000),
             ("run", '"s3://bucket"'),
         ):
             empty.enter(f"workflow_automation_{key}", value)
-        urls = LIST, f"{TAB}?{parked.query}", f"{TAB}?{empty.query}"
+        urls = LIST, f"{TAB}?{suspended.query}", f"{TAB}?{empty.query}"
         for response in map(viewer.get, urls):
             assert response.status_code == 200
             assert "unknown" in response.text

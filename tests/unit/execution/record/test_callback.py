@@ -70,18 +70,18 @@ def body(**fields):
     return json.dumps({"status": "success", **fields}).encode()
 
 
-def sent(said):
+def sent(report):
     """Return what a flow sends to say it."""
-    status = {Started: "started", Running: "running"}.get(type(said))
-    return {"status": status, **said._asdict()} if status else said._asdict()
+    status = {Started: "started", Running: "running"}.get(type(report))
+    return {"status": status, **report._asdict()} if status else report._asdict()
 
 
 @given(SAID, st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]), st.booleans())
-def test_a_report_is_read_as_it_was_sent(said, encoding, drops_nulls):
+def test_a_report_is_read_as_it_was_sent(report, encoding, drops_nulls):
     document = {
-        name: value for name, value in sent(said).items() if value is not None or not drops_nulls
+        name: value for name, value in sent(report).items() if value is not None or not drops_nulls
     }
-    assert parse(json.dumps(document).encode(encoding)) == said
+    assert parse(json.dumps(document).encode(encoding)) == report
 
 
 FIELDS = st.fixed_dictionaries(
@@ -98,14 +98,14 @@ FIELDS = st.fixed_dictionaries(
 @example(b'{"status": "running", "progress": ' + b"9" * 4000 + b"}")
 @example(b'{"a":' * 10000)
 def test_anything_is_read_or_rejected(data):
-    said, words = None, ""
+    report, words = None, ""
     try:
-        said = parse(data)
+        report = parse(data)
     except ValueError as error:
         words = str(error)
-    assert (said is None) == (0 < len(words) < 300)
-    if said is not None:
-        json.dumps(said, allow_nan=False, ensure_ascii=False).encode()
+    assert (report is None) == (0 < len(words) < 300)
+    if report is not None:
+        json.dumps(report, allow_nan=False, ensure_ascii=False).encode()
 
 
 @given(
@@ -115,10 +115,10 @@ def test_anything_is_read_or_rejected(data):
     )
 )
 def test_what_is_only_shown_never_costs_the_end(document):
-    said = parse(json.dumps(document).encode())
-    assert isinstance(said, Ended)
-    assert (said.status, said.result) == (document["status"].strip().lower(), 7)
-    assert said.message is None or why_not_storable(said.message) == ""
+    report = parse(json.dumps(document).encode())
+    assert isinstance(report, Ended)
+    assert (report.status, report.result) == (document["status"].strip().lower(), 7)
+    assert report.message is None or why_not_storable(report.message) == ""
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_what_is_only_shown_never_costs_the_end(document):
     ],
 )
 def test_progress(value, progress):
-    said = parse(json.dumps({"status": "running", "progress": value}).encode())
-    assert isinstance(said, Running)
-    assert said.progress == progress
+    report = parse(json.dumps({"status": "running", "progress": value}).encode())
+    assert isinstance(report, Running)
+    assert report.progress == progress
 
 
 @pytest.mark.parametrize("status", ["started", "running", "failed"])
@@ -193,11 +193,11 @@ def test_what_is_no_token(text):
 )
 def test_a_report_is_kept_without_the_token(text, encode):
     token = new_token(uuid4())
-    said = text.replace("{}", encode(token))
+    report = text.replace("{}", encode(token))
     for kept in (
-        without_token(Ended("failed", {said: [said]}, said, said), token),
-        without_token(Started(said, said), token),
-        without_token(Running(said, 0.5, said), token),
+        without_token(Ended("failed", {report: [report]}, report, report), token),
+        without_token(Started(report, report), token),
+        without_token(Running(report, 0.5, report), token),
     ):
         assert token not in json.dumps(kept)
         assert encode(token) not in json.dumps(kept)
@@ -227,8 +227,8 @@ FORMS = st.sampled_from(
 @example(None, "Wrote it to:\t", "", URL)
 @example(None, "報告:", "", URL)
 def test_an_end_is_kept_without_the_url_of_its_mailbox(value, before, after, url):
-    said = f"{before}{url}{after}"
-    end = Ended("failed", {"it": [value, said], said: 1}, said)
+    report = f"{before}{url}{after}"
+    end = Ended("failed", {"it": [value, report], report: 1}, report)
     assert parse(json.dumps(end._asdict()).encode()) == end
     kept = without_mailbox(end, MAILBOX)
     assert not [secret for secret in (MAILBOX, "hush1234") if secret in json.dumps(kept)]

@@ -20,10 +20,10 @@ from workflow_automation_provider.execution.record.entries import Claim, End, Ru
 
 THEN, NOW = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
 RUN_IDS = None, "7", "8"
-SAID: list[Report] = [
-    said
+REPORTS: list[Report] = [
+    report
     for run_id in RUN_IDS
-    for said in (
+    for report in (
         Started(run_id, "http://run"),
         Running("half", 0.5, run_id),
         Ended("success", {"rows": 1, "of": 2}, "done", run_id),
@@ -46,11 +46,11 @@ def all_seen():
     ]
     places = [(True, True, adopted) for adopted in RUN_IDS]
     places += [(True, False, adopted) for adopted in RUN_IDS] + [(False, False, None)]
-    for said, (is_last, is_current, adopted), revoked, waits, task in product(
+    for report, (is_last, is_current, adopted), revoked, waits, task in product(
         reports, places, (False, True), (False, True), TASKS
     ):
         yield Seen(
-            reports=said,
+            reports=report,
             is_last=is_last,
             is_current=is_current,
             is_revoked=revoked,
@@ -60,21 +60,21 @@ def all_seen():
         )
 
 
-def is_other(said, seen):
+def is_other(report, seen):
     """
     Another run has claimed or ended, or was entered.
 
     Who says no run_id may be the one that was entered.
     """
-    named = seen.reports.run_ids | ({seen.adopted} if seen.adopted and said.run_id else set())
-    return any(run_id != said.run_id for run_id in named)
+    named = seen.reports.run_ids | ({seen.adopted} if seen.adopted and report.run_id else set())
+    return any(run_id != report.run_id for run_id in named)
 
 
-# The condition, what is said to *started* and *running*, and what to an end; empty where the row
+# The condition, what answers *started* and *running*, and what to an end; empty where the row
 # does not apply.
 ROWS = {
     "has ended": (
-        lambda said, seen: seen.reports.end and seen.reports.end.run_id in (None, said.run_id),
+        lambda report, seen: seen.reports.end and seen.reports.end.run_id in (None, report.run_id),
         "STOP",
         "END, or OTHER_END",
     ),
@@ -123,49 +123,51 @@ def test_the_docstring_is_this_table():
     assert lines[first + 1 : last] == table
 
 
-def cell_of(said, seen):
+def cell_of(report, seen):
     """Return the cell of the first row that applies."""
     for fits, claim, end in ROWS.values():
-        cell = end if isinstance(said, Ended) else claim
+        cell = end if isinstance(report, Ended) else claim
         runs = seen.task in ("running", "restarting")
-        if cell and fits(said, seen) and (runs or not cell.endswith("while it runs")):
+        if cell and fits(report, seen) and (runs or not cell.endswith("while it runs")):
             return cell
     raise AssertionError(seen)
 
 
-def verdict_of(cell, said, seen):
+def verdict_of(cell, report, seen):
     if cell != "END, or OTHER_END":
         return Verdict[cell.split(",")[0]]
-    is_same = said.result["rows"] is not True and said.run_id == seen.reports.end.run_id
+    is_same = report.result["rows"] is not True and report.run_id == seen.reports.end.run_id
     return Verdict.END if is_same else Verdict.OTHER_END
 
 
-def recorded(cell, said, seen):
-    """Return what the run has said and was told, after that."""
+def recorded(cell, report, seen):
+    """Return what the run has reported and was told, after that."""
     reports, claim = seen.reports, seen.reports.claim
-    if cell.endswith("recorded") and is_other(said, seen):
-        return replace_entry(reports, refused=(said.run_id,) if said.run_id else ())
+    if cell.endswith("recorded") and is_other(report, seen):
+        return replace_entry(reports, refused=(report.run_id,) if report.run_id else ())
     if cell == "STOP, recorded":
         return replace_entry(reports, stopped=NOW)
     if cell == "GO_ON, it claims":
-        return replace_entry(reports, claim=Claim(NOW, said.run_id, said.run_link))
+        return replace_entry(reports, claim=Claim(NOW, report.run_id, report.run_link))
     if cell in ("END", "WAIT, while it runs"):
         return replace_entry(
-            reports, end=End(NOW, said.status, said.run_id, said.result, said.message)
+            reports, end=End(NOW, report.status, report.run_id, report.result, report.message)
         )
     if cell == "GO_ON":
-        link = claim.run_link or said.run_link
-        return replace_entry(reports, claim=replace_entry(claim, run_id=said.run_id, run_link=link))
+        link = claim.run_link or report.run_link
+        return replace_entry(
+            reports, claim=replace_entry(claim, run_id=report.run_id, run_link=link)
+        )
     return reports
 
 
-@pytest.mark.parametrize("said", SAID, ids=str)
-def test_the_table(said):
+@pytest.mark.parametrize("report", REPORTS, ids=str)
+def test_the_table(report):
     for seen in all_seen():
-        cell = cell_of(said, seen)
-        verdict, reports = verdict_on(said, seen, NOW)
-        assert verdict is verdict_of(cell, said, seen), seen
-        expected = seen.reports if verdict is Verdict.WAIT else recorded(cell, said, seen)
+        cell = cell_of(report, seen)
+        verdict, reports = verdict_on(report, seen, NOW)
+        assert verdict is verdict_of(cell, report, seen), seen
+        expected = seen.reports if verdict is Verdict.WAIT else recorded(cell, report, seen)
         assert reports == expected, seen
 
 

@@ -53,8 +53,8 @@ from ...starts import (
 )
 
 
-def asks(task, run=-1, **said):
-    return task.flow.reports("started", run, **{"run_id": True, **said})
+def asks(task, run=-1, **report):
+    return task.flow.reports("started", run, **{"run_id": True, **report})
 
 
 def asks_before(task, entry, told):
@@ -69,7 +69,7 @@ def asks_before(task, entry, told):
 
 def at_the_third_look(what):
     """
-    Do something before a task looks for the third time at what its run has said.
+    Do something before a task looks for the third time at what its run has reported.
 
     It is to look fewer than ten times.
     """
@@ -290,10 +290,10 @@ class TestNothing:
         """
         task = world(claims(retries=retries))
         task.faults.add("status_after", status=status)
-        said = []
-        task.try_(before("set", when, lambda: said.append(asks(task)), nth=nth))
+        report = []
+        task.try_(before("set", when, lambda: report.append(asks(task)), nth=nth))
         has_claimed = told == 200
-        assert (said, triggers(task)) == ([told], 1)
+        assert (report, triggers(task)) == ([told], 1)
         assert task.state == ("success" if has_claimed else "failed")
         assert (BEGUN_ANYWAY in task.last.log) is has_claimed
         assert asks(task) == (200 if has_claimed else 404)

@@ -1,7 +1,7 @@
 """
 A task that waits for the end of its run.
 
-Parked, polling where nobody would wake it, and with files.
+Suspended, polling where nobody would wake it, and with files.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def uploads(task):
 
 
 @pytest.fixture
-def parked(world):
+def suspended(world):
     def make(*scripts, **options):
         task = world(waits(**options))
         task.try_(*scripts)
@@ -93,8 +93,8 @@ def test_an_adopted_run_that_lost_the_task_fails_it(world, reports):
     assert (task.state, triggers(task)) == ("failed", 1)
 
 
-def test_the_log_lists_the_reports_and_their_times(parked):
-    task = parked(on_unknown_start="claim")
+def test_the_log_lists_the_reports_and_their_times(suspended):
+    task = suspended(on_unknown_start="claim")
     for word in ("started", "running", "success"):
         assert task.flow.reports(word) == 200
     said = r"The run said: started at {0}, running \(its last\) at {0}, success at {0}\.".format(
@@ -103,11 +103,11 @@ def test_the_log_lists_the_reports_and_their_times(parked):
     assert re.search(said, task.try_().log)
 
 
-def test_a_message_that_cannot_be_read_loses_no_end(parked):
+def test_a_message_that_cannot_be_read_loses_no_end(suspended):
     def fail():
         raise RuntimeError("No database")
 
-    task = parked(on_unknown_start="claim")
+    task = suspended(on_unknown_start="claim")
     for word in ("started", "success"):
         assert task.flow.reports(word) == 200
     assert task.try_(before("get", MESSAGE, fail)).result
@@ -117,8 +117,8 @@ def test_a_message_that_cannot_be_read_loses_no_end(parked):
 
 
 @pytest.mark.parametrize("result", [None, False, {"a": [{"ä\n😀": None}, [-0.5, 2**64 - 1]]}])
-def test_what_the_flow_returns_comes_out_unchanged(parked, result):
-    task = parked()
+def test_what_the_flow_returns_comes_out_unchanged(suspended, result):
+    task = suspended()
     assert (
         task.flow.reports("success", run_id=True, result=result, message="all there\nRun 9 failed")
         == 200
@@ -131,8 +131,8 @@ def test_what_the_flow_returns_comes_out_unchanged(parked, result):
     assert mentions(ended.log, "succeeded", r"all there\nRun 9 failed")
 
 
-def test_what_the_run_does_not_report_is_that_of_the_response(parked):
-    task = parked()
+def test_what_the_run_does_not_report_is_that_of_the_response(suspended):
+    task = suspended()
     assert task.flow.reports("started", run_link="https://there/9") == 200
     assert task.flow.reports("success") == 200
     run = {
@@ -143,15 +143,15 @@ def test_what_the_run_does_not_report_is_that_of_the_response(parked):
     assert task.try_().result == run
 
 
-def test_an_error_names_the_flow_of_the_run(parked):
-    task = parked()
+def test_an_error_names_the_flow_of_the_run(suspended):
+    task = suspended()
     task.operator = trigger(flow_id="another")
     assert task.flow.reports("failed") == 200
     assert task.try_().error.flow_id == "demo-flow"
 
 
-def test_on_run_failed_starts_another_run_while_a_retry_is_left(parked):
-    task = parked(on_run_failed="start_again", retries=1)
+def test_on_run_failed_starts_another_run_while_a_retry_is_left(suspended):
+    task = suspended(on_run_failed="start_again", retries=1)
     assert task.flow.reports("failed") == 200
     ended = task.try_()
     assert isinstance(ended.error, RunFailedError)
@@ -164,9 +164,9 @@ def test_on_run_failed_starts_another_run_while_a_retry_is_left(parked):
     assert (task.state, triggers(task)) == ("failed", 2)
 
 
-def test_a_stopped_run_fails_the_task(parked, monkeypatch):
+def test_a_stopped_run_fails_the_task(suspended, monkeypatch):
     """Also without the connection."""
-    task = parked()
+    task = suspended()
     monkeypatch.delenv(CONNECTION)
     task.lose(task.last)
     reports = {"stopped": datetime.now(UTC).isoformat()}
@@ -229,21 +229,21 @@ def test_when_a_wait_begins(world, begins_with):
     assert abs(waits - timedelta(days=8 if begins_with == "the response" else 9)) < MOMENT
 
 
-def test_how_long_a_task_waits_is_what_it_recorded(parked):
+def test_how_long_a_task_waits_is_what_it_recorded(suspended):
     """Whatever the DAG says by then."""
-    task = parked(completion_timeout=timedelta(days=9))
+    task = suspended(completion_timeout=timedelta(days=9))
     until = ends_at(task)
     task.operator = waits(completion_timeout=timedelta(days=1))
     task.try_()
     assert ends_at(task) == until
 
 
-# Parked -------------------------------------------------------------------------------------------
+# Suspended -------------------------------------------------------------------------------------------
 
 
-def test_what_it_leaves_before_it_parks(parked):
+def test_what_it_leaves_before_it_suspends(suspended):
     """A task that a person then marks as success leaves its run to the next one."""
-    task = parked()
+    task = suspended()
     link = task.xcoms["_link_FlowRunLink"]
     run = {"run_id": task.flow.runs[0].run_id, "run_link": link, "flow_id": "demo-flow"}
     assert task.xcoms == {**run, "return_value": run, "_link_FlowRunLink": link}
@@ -264,15 +264,15 @@ def test_what_it_leaves_before_it_parks(parked):
     ("settings", "keys"),
     [({"do_xcom_push": False}, set()), ({"multiple_outputs": False}, {"return_value"})],
 )
-def test_only_the_xcoms_that_the_task_wants(parked, settings, keys):
-    assert {*parked(**settings).xcoms} == {"_link_FlowRunLink", *keys}
+def test_only_the_xcoms_that_the_task_wants(suspended, settings, keys):
+    assert {*suspended(**settings).xcoms} == {"_link_FlowRunLink", *keys}
 
 
-def test_xcoms_that_cannot_be_pushed_do_not_end_the_wait(parked):
+def test_xcoms_that_cannot_be_pushed_do_not_end_the_wait(suspended):
     def fail():
         raise RuntimeError("No database")
 
-    log = parked(before("push", "return_value", fail)).last.log
+    log = suspended(before("push", "return_value", fail)).last.log
     assert NOT_PUSHED in log
     assert "No database" in log
 
@@ -304,8 +304,8 @@ def test_without_retries_it_warns(world, retries):
     assert WITHOUT_RETRIES not in task.last.log
 
 
-def test_a_claim_is_a_heartbeat(parked):
-    task = parked(heartbeat_timeout=timedelta(minutes=1))
+def test_a_claim_is_a_heartbeat(suspended):
+    task = suspended(heartbeat_timeout=timedelta(minutes=1))
     later(task, minutes=3)
     assert task.flow.reports("started") == 200
     task.try_()
@@ -332,8 +332,8 @@ def test_a_response_that_names_no_run_is_in_the_log(world):
     assert mentions(task.try_().log, NO_RUN_ID, '{"rows": 5}')
 
 
-def test_cleared_while_it_continues_it_starts_over(parked):
-    task = parked()
+def test_cleared_while_it_continues_it_starts_over(suspended):
+    task = suspended()
     task.try_(before("get", RUN, task.clear))
     task.until_end()
     assert (task.state, triggers(task)) == ("awaiting_input", 2)
@@ -341,9 +341,9 @@ def test_cleared_while_it_continues_it_starts_over(parked):
 
 
 @pytest.mark.parametrize(("how", "status"), [("invalid", "success"), ("missing", "failed")])
-def test_a_connection_that_breaks_during_the_wait_loses_no_end(parked, monkeypatch, how, status):
+def test_a_connection_that_breaks_during_the_wait_loses_no_end(suspended, monkeypatch, how, status):
     """And nothing of it is shown unredacted."""
-    task, works = parked(), os.environ[CONNECTION]
+    task, works = suspended(), os.environ[CONNECTION]
     assert task.flow.reports(status, result="the secret of the flow", message="x") == 200
     if how == "missing":
         monkeypatch.delenv(CONNECTION)
@@ -370,14 +370,14 @@ def broken(monkeypatch, how="invalid"):
 @pytest.mark.parametrize("how", ["invalid", "missing"])
 @pytest.mark.parametrize("is_claimed", [True, False])
 def test_a_connection_that_breaks_while_the_task_waits_ends_nothing(
-    parked, monkeypatch, how, is_claimed
+    suspended, monkeypatch, how, is_claimed
 ):
     """
     A look needs no connection.
 
-    What the run has said of itself is pushed once it can be searched for secrets.
+    What the run has reported of itself is pushed once it can be searched for secrets.
     """
-    task = parked()
+    task = suspended()
     if is_claimed:
         assert task.flow.reports("started", run_id="the-claimer") == 200
     works = broken(monkeypatch, how)
@@ -442,8 +442,8 @@ def test_the_run_that_claims_replaces_that_of_the_response(world, make):
     assert uploads(task) == 1
 
 
-def test_after_a_clear_the_log_names_the_run_before(parked):
-    task = parked(on_unknown_start="claim")
+def test_after_a_clear_the_log_names_the_run_before(suspended):
+    task = suspended(on_unknown_start="claim")
     assert task.flow.reports("started", run_id="77", run_link="https://there/77") == 200
     assert task.flow.reports("failed") == 404
     assert task.flow.reports("failed", run_id="77") == 200
@@ -454,8 +454,8 @@ def test_after_a_clear_the_log_names_the_run_before(parked):
     assert MAYBE not in log.splitlines()[0]
 
 
-def test_the_log_has_the_callback_url_without_the_token(parked):
-    task = parked()
+def test_the_log_has_the_callback_url_without_the_token(suspended):
+    task = suspended()
     assert mentions(task.last.log, f"http://127.0.0.1:1{CALLBACK_PATH}")
     assert nowhere(task, task.flow.runs[0].url.rpartition("token=")[2])
 
@@ -549,10 +549,10 @@ class TestRedaction:
         return lambda task: new_token(task.rows.ti.id)
 
     @pytest.mark.parametrize("status", ["success", "failed"])
-    def test_of_the_key_and_the_token_in_reports(self, parked, status):
+    def test_of_the_key_and_the_token_in_reports(self, suspended, status):
         from world import KEY
 
-        task = parked()
+        task = suspended()
         url, own = task.flow.runs[0].url, f"x{KEY.value}"
         assert task.flow.reports("started", run_id=own, run_link=f"http://a/{KEY.value}") == 200
         task.try_()
@@ -638,8 +638,8 @@ class TestFiles:
         task.try_()
         assert (task.state, uploads(task), triggers(task)) == ("success", 2, 1)
 
-    def test_are_uploaded_before_the_wait_and_once(self, parked):
-        task = parked(files=[*FILES, {"name": "b"}])
+    def test_are_uploaded_before_the_wait_and_once(self, suspended):
+        task = suspended(files=[*FILES, {"name": "b"}])
         task.try_()
         task.rows.end("retry")
         task.try_()
@@ -667,8 +667,8 @@ class TestFiles:
         task.try_()
         assert (task.state, triggers(task), uploads(task)) == ("awaiting_input", 1, 2)
 
-    def test_of_an_adopted_run_are_not_uploaded_again(self, parked):
-        task = parked(files=FILES)
+    def test_of_an_adopted_run_are_not_uploaded_again(self, suspended):
+        task = suspended(files=FILES)
         for is_adopted in (True, False):
             task.mark("failed")
             if is_adopted:

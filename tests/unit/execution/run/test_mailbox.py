@@ -591,9 +591,9 @@ def test_the_url_is_withheld_from_what_a_run_returns(mailed, form):
     url = task.flow.runs[0].url
     quoted = {"inputs": [form(f"{url}?X-Amz-Signature=secret")], "n": 1}
     assert task.flow.reports("success", result=quoted, message=f'see "{url}?a=secret"') == 200
-    said = task.try_().output
-    assert "withheld: the URL of the mailbox" in said
-    assert not [text for text in ("secret", form("secret")) if text in said]
+    shown = task.try_().output
+    assert "withheld: the URL of the mailbox" in shown
+    assert not [text for text in ("secret", form("secret")) if text in shown]
 
 
 def test_the_signature_is_withheld_where_the_url_is_escaped(mailed):
@@ -602,9 +602,9 @@ def test_the_signature_is_withheld_where_the_url_is_escaped(mailed):
     url = f"{task.flow.runs[0].url}?a=b&X-Amz-Signature=secret"
     inner = json.dumps({"callback_url": url}).replace("&", "\\u0026")
     assert task.flow.reports("success", result={"inputs": inner}) == 200
-    said = task.try_().output
-    assert "withheld: the URL of the mailbox" in said
-    assert "secret" not in said
+    shown = task.try_().output
+    assert "withheld: the URL of the mailbox" in shown
+    assert "secret" not in shown
 
 
 def test_a_long_word_is_checked_at_once(mailed):
@@ -686,8 +686,8 @@ def test_a_run_writes_to_a_store_by_a_signed_url_that_shows_nowhere(stored, buck
     assert task.state == "success"
     signature = masked[0]
     assert f"X-Amz-Signature={signature}" in urlsplit(url).query
-    said = "".join(process.output for process in task.processes) + json.dumps(task.rows.entries)
-    assert signature not in said
+    shown = "".join(process.output for process in task.processes) + json.dumps(task.rows.entries)
+    assert signature not in shown
     assert ended.result["result"] == {"url": "(withheld: the URL of the mailbox)"}
     (key,) = {*bucket.keys()} - {"callbacks/.mailbox"}
     start = entries(task, START)["1/0"]

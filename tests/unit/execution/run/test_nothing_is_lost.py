@@ -188,8 +188,8 @@ def test_the_key_that_started_the_run_is_withheld_under_another_connection(
 
     task = world(waits(retries=1))
     task.try_()
-    said = {"result": f"by {KEY.value}", "message": f"by {KEY.value}"}
-    assert task.flow.reports(status, **said) == 200
+    report = {"result": f"by {KEY.value}", "message": f"by {KEY.value}"}
+    assert task.flow.reports(status, **report) == 200
     other = {**json.loads(os.environ[CONNECTION]), "password": "another-key-of-another-flow"}
     monkeypatch.setenv("AIRFLOW_CONN_ANOTHER", json.dumps(other))
     task.operator = waits(retries=1, workflow_automation_conn_id="another")
