@@ -96,6 +96,8 @@ class BatchRecord(TaskRecord):
     :param start_again: whether to send an item that is unknown, and accept a second run
     """
 
+    first_key = f"{BATCH}_{0:06}"
+    """The key of the first entry."""
     was_cleared = False
     """Whether there are entries from before a Clear."""
     has_opened = False
@@ -117,6 +119,8 @@ class BatchRecord(TaskRecord):
         """How many there are, also from before a Clear."""
         self._ended: int | None = None
         self._is_read = False
+        # Those that this try has opened, and that have no result yet.
+        self._in_flight: set[int] = set()
         # By index; empty for an item that is not known yet.
         self._digests: list[bytes] = []
 
@@ -126,11 +130,6 @@ class BatchRecord(TaskRecord):
     def is_unread(self) -> bool:
         """Whether earlier tries may have recorded something that could not be read."""
         return self.may_have_entries and not self._is_read
-
-    @property
-    def first_key(self) -> str:
-        """The key of the first entry."""
-        return _key(0)
 
     def read(self) -> None:
         """
@@ -186,42 +185,36 @@ class BatchRecord(TaskRecord):
             item.update(result)
             self.results.put(item)
 
-    def write(
-        self,
-        opened: Sequence[Item],
-        results: Sequence[BatchItem],
-        *,
-        in_flight: Sequence[int] = (),
-    ) -> None:
+    def write(self, opened: Sequence[Item], results: Sequence[BatchItem]) -> None:
         """
         Record results, and open items; both are durable once this returns.
 
         :param opened: the items that may be sent from then on
         :param results: results of items that were opened earlier
-        :param in_flight: the indexes of the items that were opened earlier and have no result yet
         :raises Exception: if it could not be written, also because the task instance now belongs to
             another process: then nothing is opened, and the results are to be written again
         """
         for item in results:
             self.results.put(item)
+            self._in_flight.discard(item["index"])
 
         *full, last = self._parts(results)
         for part in full:
-            self._write_entry((), part, in_flight)
+            self._write_entry((), part)
 
         if opened or last:
-            self._write_entry(opened, last, in_flight)
+            self._write_entry(opened, last)
 
     def write_ended(self, number: int) -> None:
         """Record how many runs have ended, for the page **Flow runs**."""
         if number != self._ended:
             self._ended = number
-            self._write_entry((), {}, ())
+            self._write_entry((), {})
 
     def write_ends(self) -> None:
         """Record that the ends are in the output file, for the page **Flow runs**."""
         self._ended = None
-        self._write_entry((), {}, ())
+        self._write_entry((), {})
 
     def _parts(self, results: Sequence[BatchItem]) -> list[dict[str, BatchItem]]:
         """Return results by index, in parts that each fit into an entry; at least one part."""
@@ -240,12 +233,11 @@ class BatchRecord(TaskRecord):
 
         return parts
 
-    def _write_entry(
-        self, opened: Sequence[Item], results: dict[str, BatchItem], in_flight: Sequence[int]
-    ) -> None:
+    def _write_entry(self, opened: Sequence[Item], results: dict[str, BatchItem]) -> None:
+        self._in_flight.update(item.index for item in opened)
         # An item that is sent again is in flight as well, but the counts have it as unknown.
-        indexes = [*in_flight, *(item.index for item in opened)]
-        uncounted = [index for index in indexes if self.results.status(index) == "not started"]
+        statuses = map(self.results.status, self._in_flight)
+        uncounted = [status for status in statuses if status == "not started"]
 
         entry = BatchEntry(
             try_number=self._ti.try_number,
@@ -278,31 +270,27 @@ class BatchRecord(TaskRecord):
         number_to_send = 0
         for item in items:
             number += 1
-            self._check_unchanged(item)
+            was_sent = self.results.status(item.index) != "not started"
+            if was_sent and not self.has(item):
+                raise _changed_since_sent(
+                    f"{item.label} has other inputs than an earlier try sent, or the flow_id "
+                    "changed."
+                )
+
             self._keep_digest(item.index, item.digest)
             if item.key is not None:
                 self.results.keys[item.index] = item.key
             if self.must_send(item):
                 number_to_send += 1
 
-        self._check_none_sent_beyond(number)
-        self.results.total = number
-        return number_to_send
-
-    def _check_unchanged(self, item: Item) -> None:
-        was_sent = self.results.status(item.index) != "not started"
-        if was_sent and not self.has(item):
+        for index in self.results.sent_beyond(number):
             raise _changed_since_sent(
-                f"{item.label} has other inputs than an earlier try sent, or the flow_id changed."
+                f"batch has {number} items, and batch[{index}], which an earlier try sent, is "
+                "missing."
             )
 
-    def _check_none_sent_beyond(self, number: int) -> None:
-        for index in self.results.beyond(number):
-            if self.results.status(index) != "not started":
-                raise _changed_since_sent(
-                    f"batch has {number} items, and batch[{index}], which an earlier try sent, "
-                    "is missing."
-                )
+        self.results.total = number
+        return number_to_send
 
     def has(self, item: Item) -> bool:
         """Return whether it is the item that was checked, or that an earlier try sent."""

@@ -142,9 +142,10 @@ class Results:
             if self.status(index) in ("started", "unknown", "unidentified"):
                 yield index
 
-    def beyond(self, number: int) -> Iterator[int]:
-        """Yield the indexes after the first ``number`` items, as far as there are results."""
-        yield from range(number, len(self._results))
+    def sent_beyond(self, number: int) -> Iterator[int]:
+        """Yield the indexes of the items after the first ``number`` that were sent."""
+        indexes = range(number, len(self._results))
+        return (index for index in indexes if self.status(index) != "not started")
 
     def in_order(self, why_not: str = "") -> Iterator[BatchItem]:
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.execution.batch.summary import counts_text
 
@@ -55,7 +55,12 @@ class Progress:
 
         self._log.info(f"{counts_text(counts)} {rate:.1f} per second{left}.")
 
-        try:
-            self._context["ti"].xcom_push(key=PROGRESS_XCOM, value=counts)
-        except Exception:
-            self._log.warning("The progress could not be stored as an XCom.", exc_info=True)
+        push(self._context, self._log, PROGRESS_XCOM, counts)
+
+
+def push(context: Context, log: Logger, key: str, value: Any) -> None:
+    """Push an XCom that the task can do without."""
+    try:
+        context["ti"].xcom_push(key=key, value=value)
+    except Exception:
+        log.warning("The XCom %s could not be stored.", key, exc_info=True)

@@ -33,7 +33,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.batch.ends import BatchEnds
 from workflow_automation_provider.execution.batch.output import OutputFile, OutputUnavailableError
-from workflow_automation_provider.execution.batch.progress import Progress
+from workflow_automation_provider.execution.batch.progress import Progress, push
 from workflow_automation_provider.execution.batch.source import BatchSource
 from workflow_automation_provider.execution.batch.summary import (
     counts_text,
@@ -302,7 +302,7 @@ class BatchExecution:
 
         # Before the write: an interruption must give them a result.
         self._in_flight += jobs
-        self._record.write(items, results, in_flight=[job.item.index for job in others])
+        self._record.write(items, results)
         if not self._record.outlives_try:
             log_runs(self._log, self._results, results)
 
@@ -457,12 +457,8 @@ class BatchExecution:
     def _push(self, found: list[BatchItem] | BatchSummary) -> None:
         """Push what a task returns that fails: a person may mark it as success."""
         task = cast("BaseOperator", self._context["task"])
-        if not self._output.written or not task.do_xcom_push:
-            return
-        try:
-            self._context["ti"].xcom_push(key="return_value", value=found)
-        except Exception:
-            self._log.warning("The counts could not be pushed as an XCom.", exc_info=True)
+        if self._output.written and task.do_xcom_push:
+            push(self._context, self._log, "return_value", found)
 
     @property
     def _is_continued(self) -> bool:

@@ -91,7 +91,7 @@ def test_what_was_written_is_read(context, store, history, run_id):
         for more, done in writes:
             results = [started(index, run_id) for index in done]
             in_flight -= {*done}
-            record.write(opened(*more), results, in_flight=[*in_flight])
+            record.write(opened(*more), results)
             in_flight |= {*more}
             if more or done:
                 assert [*store.entries.values()][-1]["in_flight"] == len(in_flight)
