@@ -48,8 +48,7 @@ PYTHON: dict[str, list[tuple[int, int] | None]] = {
     "taskflow.md Deadline alerts": [None],
     "taskflow.md WorkflowAutomationHook": [(1, 1)],
     "trigger.md Pass on the result": [(2, 0), None],
-    "trigger.md Map over a list": [(2, 2), (3, 0)],
-    "uploads.md UploadFilesOperator": [(0, 1)],
+    "trigger.md Map over a list": [(3, 0)],
 }
 LISTED = {place.partition(" ")[0] for place in PYTHON}
 
@@ -90,7 +89,6 @@ def data(tmp_path):
         "orders.csv",
         "Ada.csv",
         "Grace.csv",
-        "terms.pdf",
         "north/orders.csv",
         "south/orders.csv",
     ):

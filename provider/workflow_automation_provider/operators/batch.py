@@ -81,8 +81,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
     :param wait_for_completion: whether to wait until the flow has written, by its last step, how
         each run ended (Airflow 3.3+). The connection's ``callback_base_url`` must be a folder of an
         object store
-    :param callback_input: the name of the input that gets the URL for that last step, if the task
-        waits
+    :param callback_input: the name of the input that gets the URL for that last step
     :param completion_timeout: how long to wait for all runs, from the first item that is sent, over
         all tries
     :param on_run_failed: what to do at the end about runs that failed or are overdue: ``"fail"``

@@ -63,15 +63,14 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
 
     Follows sections 4.1 and 4.2 of the interface.
 
-    :param inputs: names and values of the flow's inputs, by default none; dates, decimals, UUIDs
-        and paths become text (templated, nested values too)
+    :param inputs: names and values of the flow's inputs, by default none (templated, nested values
+        too)
     :param flow_id: the flow to start, by a request that carries no API key; by default that of the
         key (templated). None and an empty string are errors
-    :param workflow_automation_conn_id: the connection with the base URL and the API key (templated)
+    :param workflow_automation_conn_id: the connection (templated)
     :param wait_for_completion: whether to wait, without a worker, until the flow says by its last
         step how the run ended, and to return its ``result`` as well (Airflow 3.3+)
-    :param callback_input: the name of the input that gets the URL by which the flow calls back, if
-        the task waits, or with ``on_unknown_start="claim"``
+    :param callback_input: the name of the input that gets the URL by which the flow calls back
     :param completion_timeout: how long a task waits for the end of the run, from its start; then it
         fails. At most 365 days
     :param files: files to upload for the run, as for :class:`UploadFilesOperator`: found before it
@@ -80,12 +79,11 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         fails. By default ``completion_timeout``
     :param on_run_failed: what to do if the flow says that the run failed: ``"fail"`` without a
         retry, or ``"start_again"``: a retry starts another run
-    :param on_unknown_start: what to do if it is unknown whether a run was started (a timeout, a
-        lost connection, a 5xx response, a killed task): ``"fail"`` without a retry; ``"claim"``:
-        the run asks by its first step whether it may go on, and the task returns the run that did,
-        or the next try stops it and starts another (Airflow 3.3+); or ``"start_again"`` in the next
-        try, which may start a second run. A FLOW WITHOUT THAT FIRST STEP MAKES ``"claim"`` EQUAL TO
-        ``"start_again"``: IT MAY RUN TWICE
+    :param on_unknown_start: what to do if it is unknown whether a run was started: ``"fail"``
+        without a retry; ``"claim"``: the run asks by its first step whether it may go on, and the
+        task returns the run that did, or the next try stops it and starts another (Airflow 3.3+);
+        or ``"start_again"`` in the next try, which may start a second run. A FLOW WITHOUT THAT
+        FIRST STEP MAKES ``"claim"`` EQUAL TO ``"start_again"``: IT MAY RUN TWICE
     :param claim_timeout: where the outcome of a start is unknown, how long a try waits, in its
         worker, for the run to call; then the try fails. At most 1 day
     :param send_retry_timeout: how long to retry within one try while the service is busy or cannot
