@@ -3,12 +3,14 @@ Renew what pages of the documentation take from code, so that they can be read w
 
 A comment before a code block names the part of an example DAG that is between ``# [START name]``
 and ``# [END name]``; one before a table names what it is made of: the arguments of a class (or the
-named ones, or all ``but`` those), the statuses, or what versions keep (:mod:`public_face`)::
+named ones, or all ``but`` those), the statuses, what versions keep (:mod:`public_face`), or the
+fields of what is stored::
 
     <!-- cut: example_dags/workflow_automation_trigger.py howto_operator_trigger_flow -->
     <!-- arguments: workflow_automation_provider.operators.uploads.UploadFilesOperator -->
     <!-- statuses: workflow_automation_provider.client.responses.statuses ROWS -->
     <!-- public: names -->
+    <!-- stored: workflow_automation_provider.execution.record.entries Start Outcome -->
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import public_face
 from workflow_automation_provider.client.protocol import Operation
@@ -35,7 +37,8 @@ PROJECT = Path(__file__).parent.parent
 
 _CUT = re.compile(r"^(<!-- cut: (\S+) (\S+) -->\n+```python\n).*?^```$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(
-    r"^(<!-- (arguments|statuses|public): (\S+)(?: (.+))? -->\n)(?:\n(?:\|.*\n)+)?", re.MULTILINE
+    r"^(<!-- (arguments|statuses|public|stored): (\S+)(?: (.+))? -->\n)(?:\n(?:\|.*\n)+)?",
+    re.MULTILINE,
 )
 
 SUCCESS = "success"
@@ -66,19 +69,13 @@ def arguments(path: str, *chosen: str) -> Iterator[list[str]]:
     """Return a row for each argument of a class, as its docstring has it."""
     yield ["Argument", "Default", "Meaning"]
     owner = resolve_name(path)
-    said = dict(
-        re.findall(
-            r"^:param (\w+): (.+?)(?=^:|\Z)",
-            inspect.getdoc(owner) or "",
-            re.MULTILINE | re.DOTALL,
-        )
-    )
+    said = parameters_of(owner)
     known = inspect.signature(owner.__init__).parameters
     for name, text in said.items():
         is_named = name in chosen
         if chosen and is_named is (chosen[0] == "but"):
             continue
-        yield [f"``{name}``", default_of(known[name]), " ".join(text.split())]
+        yield [f"``{name}``", default_of(known[name]), text]
 
 
 def default_of(parameter: inspect.Parameter) -> str:
@@ -91,6 +88,35 @@ def default_of(parameter: inspect.Parameter) -> str:
     if isinstance(default, str | bool | int | float):
         return f"``{default!r}``".replace("'", '"')
     return ""
+
+
+def stored(path: str, *names: str) -> Iterator[list[str]]:
+    """
+    Return rows for what is stored: each type as its docstring says, and each of its fields.
+
+    :raises KeyError: if a docstring says nothing of a field
+    """
+    yield ["Type, field", "Kind", "Meaning"]
+    for name in names:
+        found = getattr(resolve_name(path), name)
+        text = re.split(r"^:param ", inspect.getdoc(found) or "", flags=re.MULTILINE)[0]
+        yield [f"**``{name}``**", "", " ".join(text.split())]
+        said = parameters_of(found)
+        kinds = found.__annotations__ or found.__init__.__annotations__
+        for field in inspect.signature(found).parameters:
+            if field != "unknown":
+                kind = re.sub(r"Annotated\[(\w+), .*?\)\]", r"\1", kinds[field])
+                yield [f"``{field}``", f"``{kind}``", said[field]]
+
+
+def parameters_of(documented: Any) -> dict[str, str]:
+    """Return what a docstring says of each parameter."""
+    found = re.findall(
+        r"^:param (\w+): (.+?)(?=^:|\Z)",
+        inspect.getdoc(documented) or "",
+        re.MULTILINE | re.DOTALL,
+    )
+    return {name: " ".join(text.split()) for name, text in found}
 
 
 def statuses(path: str, name: str) -> Iterator[list[str]]:
@@ -136,6 +162,7 @@ def code_of(rows: tuple[Row, ...], status: int, operation: Operation, *traits: T
 _MADE_BY: dict[str, Callable[..., Iterator[list[str]]]] = {
     "arguments": arguments,
     "statuses": statuses,
+    "stored": stored,
     "public": lambda name: public_face.TABLES[name](),
 }
 

@@ -109,6 +109,21 @@ def test_snippets_are_those_of_the_examples(page):
     assert snippets.renewed(text) == text, "make docs renews them"
 
 
+def test_each_stored_type_is_on_the_page_of_the_record():
+    """Each of its fields is then as well: of one without a meaning, the page cannot be made."""
+    text = (ROOT / "docs" / "record.md").read_text()
+    modules = [*(ROOT / "provider" / PACKAGE).rglob("*.py")]
+    stored = {
+        name
+        for module in modules
+        for name in re.findall(
+            r"^class (\w+)\((?:msgspec\.Struct|_StoreTrigger)\b", module.read_text(), re.MULTILINE
+        )
+    }
+    assert len(stored) >= 11
+    assert {name for name in stored if f"| **`{name}`** |" not in text} == set()
+
+
 def test_each_example_is_shown_on_a_page():
     text = "".join(page.read_text() for page in PAGES)
     assert [

@@ -63,9 +63,10 @@ _MIB = 1024 * 1024
 
 class UploadEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """
-    How far an upload is: ``workflow_automation_upload``.
+    How far an upload is.
 
-    The task writes it after each request that the service confirms, in place of the one before.
+    ``upload``. The task writes it after each request that the service confirms, in place of the one
+    before.
 
     :param digest: hash of all requests, and of the run: with another one, all files are sent
     :param confirmed: how many requests are confirmed

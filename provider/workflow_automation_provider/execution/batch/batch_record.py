@@ -46,9 +46,10 @@ BATCH = "workflow_automation_batch"
 
 class BatchEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """
-    What one write records of a batch: ``workflow_automation_batch_{number}``, from 000000.
+    What one write records of a batch.
 
-    The task writes it, once, before it sends the items that the entry opens, or when it knows more.
+    ``batch_{number}``, in six digits, from 000000. The task writes it, once, before it sends the
+    items that the entry opens, or when it knows more.
 
     :param try_number: the try that wrote it
     :param max_tries: the task instance's: a Clear changes it, so an entry with another one no

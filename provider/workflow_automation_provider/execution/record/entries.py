@@ -157,8 +157,11 @@ class Start(msgspec.Struct, frozen=True, omit_defaults=True):
     """
     What an execution of the task was about to send, or the run that it adopts.
 
-    :param try_number: the execution's try
-    :param number: the execution's number within its try, from 0
+    ``start/{try}/{number}``, of a start by name with ``/{name}`` at its end. The task writes it,
+    once, before it sends; and once more, unchanged, to wait for the endpoint.
+
+    :param try_number: the execution's try, in the key alone
+    :param number: the execution's number within its try, from 0, in the key alone
     :param at: when, by the worker's clock
     :param max_tries: the task instance's: a Clear changes it, so a start with another one no longer
         counts
@@ -217,8 +220,12 @@ class Start(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """
-    What the response to a start said.
+    What the response to a start said: without it, the start is in doubt.
 
+    ``outcome/{try}/{number}``, as of the start. The task writes it, once.
+
+    :param status: *started*, *not started*, or *unidentified*: a run that is not named
+    :param at: when, by the worker's clock
     :param run: the run, if it is named; triggered by key, it may have no ``run_id``
     :param reason: why the run is *unidentified*
     """
@@ -230,13 +237,25 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Revoked(msgspec.Struct, frozen=True):
-    """When the token of a start was revoked."""
+    """
+    That the token of a start was revoked: no run may claim it, unless a person gives it the task.
+
+    ``revoked/{hash}``. The task writes it, once.
+
+    :param at: when, by the worker's clock
+    """
 
     at: Time
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The run's first step, which was told to go on."""
+    """
+    The run's first step, which was told to go on; within :class:`RunReports`.
+
+    :param at: when, by the API server's clock
+    :param run_id: as the run named it, None if it did not
+    :param run_link: the same
+    """
 
     at: Time
     run_id: str | None = None
@@ -244,7 +263,15 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class End(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a run ended, as it reported."""
+    """
+    How a run ended, as it reported; within :class:`RunReports`.
+
+    :param at: when, by the API server's or the object store's clock
+    :param status: as it reported
+    :param run_id: as the run named it, None if it did not
+    :param result: what the flow returned, None if nothing
+    :param message: for people, None if there was none
+    """
 
     at: Time
     status: Literal["success", "failed"]
@@ -257,7 +284,12 @@ class RunReports(msgspec.Struct, frozen=True, omit_defaults=True):
     """
     What the run with one token has reported, and what it was told.
 
-    :param stopped: when it was first told to stop
+    ``report/{hash}``. The endpoint writes it, under locks, at each call that says something new; of
+    a start with a mailbox, the task does, once. Without it, the run has said nothing.
+
+    :param claim: its first step, None if it has not claimed
+    :param end: how it ended, None if it has not reported that
+    :param stopped: when it was first told to stop, None if it was not
     :param refused: ids of the runs that were told to stop because another one has the task
     """
 
@@ -290,10 +322,13 @@ class LastMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """
     The last message of a run that works: it decides nothing but whether the run is silent.
 
+    ``message/{hash}``. The endpoint writes it, in place of the one before.
+
     :param at: when the run last reported that it was running, None if it never did
-    :param progress: a number from 0 to 1
+    :param message: for people, empty if there was none
+    :param progress: a number from 0 to 1, None if it was not said
     :param refused_at: when a call was last refused for its form, None if none was
-    :param refusal: why
+    :param refusal: why, empty if none was
     """
 
     at: Time | None = None
