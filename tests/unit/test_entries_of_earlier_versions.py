@@ -250,7 +250,7 @@ def restored(world, name, found):
         if found["state"] == "deferred":
             task.rows.defer(*next_step)
         else:
-            task.rows.park(*next_step, timedelta())
+            task.rows.suspend(*next_step, timedelta())
 
     next_one = IS_3_4 and not found["state"]
     task.rows.change(try_number=found["try_number"] + next_one, max_tries=found["max_tries"])
