@@ -19,8 +19,9 @@ from email.message import Message
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+import httpx
 import trustme
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
@@ -72,14 +73,19 @@ class GoogleCloud:
     """
     The services, with one bucket.
 
+    :param upstream: an emulator that keeps the objects: it knows no credentials, and checks neither
+        signature nor condition
     :param refuses: what IAM answers, by the name of its method
     """
 
     bucket: str = "reports"
+    upstream: str = ""
     port: int = 0
     objects: dict[str, tuple[bytes, datetime]] = field(default_factory=dict)
     served: list[tuple[str, str, str]] = field(default_factory=list)
     """Method, host and path of each request."""
+    tunnels: list[str] = field(default_factory=list)
+    """The host of each connection by its real name."""
     refuses: dict[str, tuple[int, str]] = field(default_factory=dict)
     key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
     authority: trustme.CA = field(default_factory=trustme.CA)
@@ -132,6 +138,8 @@ class GoogleCloud:
             return self._put(path, target, headers, body)
         if headers.get("Authorization") != f"Bearer {TOKEN}":
             return _json({"error": {"code": 401, "message": "Invalid Credentials"}}, 401)
+        if self.upstream:
+            return self._pass_on(method, target, headers, body)
 
         return self._read(path, target, headers)
 
@@ -162,11 +170,26 @@ class GoogleCloud:
             return _xml(400 if problem.startswith("Expired") else 403, problem)
         if bucket != self.bucket:
             return _xml(404, "NoSuchBucket")
-        if headers.get("x-goog-if-generation-match") == "0" and key in self.objects:
+        if headers.get("x-goog-if-generation-match") == "0" and self._has(key):
             return _xml(412, "PreconditionFailed")
+        if self.upstream:
+            return self._pass_on("PUT", target, headers, body)
 
         self.objects[key] = body, datetime.now(UTC)
         return 200, {}, b""
+
+    def _has(self, key: str) -> bool:
+        if not self.upstream:
+            return key in self.objects
+        path = f"/storage/v1/b/{self.bucket}/o/{quote(key, safe='')}"
+        return httpx.get(f"{self.upstream}{path}", trust_env=False).is_success
+
+    def _pass_on(self, method: str, target: str, headers: Message, body: bytes) -> Response:
+        kept = {name: headers[name] for name in ("Content-Type", "Range") if name in headers}
+        response = httpx.request(
+            method, f"{self.upstream}{target}", headers=kept, content=body, trust_env=False
+        )
+        return response.status_code, {"Content-Type": "application/json"}, response.content
 
     def _read(self, path: str, target: str, headers: Message) -> Response:
         query = parse_qs(urlsplit(target).query)
@@ -211,6 +234,9 @@ def _xml(status: int, code: str) -> Response:
 
 class _Handler(ProxiedHandler):
     cloud: GoogleCloud
+
+    def connected(self, host: str) -> None:
+        self.cloud.tunnels.append(host)
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -18,6 +18,7 @@ class ProxiedHandler(BaseHTTPRequestHandler):
 
     def do_CONNECT(self) -> None:
         host = self.path.partition(":")[0]
+        self.connected(host)
         self.send_response(200)
         self.end_headers()
         context = SSLContext(PROTOCOL_TLS_SERVER)
@@ -26,6 +27,9 @@ class ProxiedHandler(BaseHTTPRequestHandler):
         self.rfile = self.connection.makefile("rb")
         self.wfile = self.connection.makefile("wb", 0)
         self.close_connection = False
+
+    def connected(self, host: str) -> None:
+        """Take note of a connection to a host."""
 
     def log_message(self, *_: Any) -> None:
         pass

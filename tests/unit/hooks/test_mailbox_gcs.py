@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
@@ -45,7 +47,7 @@ def running(tmp_path_factory):
 def cloud(running, monkeypatch):
     """Google's services, by their real names."""
     cloud, ca_bundle = running
-    for seen in (cloud.objects, cloud.served, cloud.refuses):
+    for seen in (cloud.objects, cloud.served, cloud.tunnels, cloud.refuses):
         seen.clear()
     monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{cloud.port}")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(ca_bundle))
@@ -250,6 +252,19 @@ class TestLook:
         for ask in (mailbox.exists, lambda: mailbox.read(9), mailbox.indexes):
             with pytest.raises(NotSentError, match="does not exist"):
                 ask()
+
+    def test_keeps_the_connections_of_many_threads(self, mailbox, cloud):
+        at_once = threading.Barrier(16)
+
+        def read(_):
+            at_once.wait()
+            mailbox.read(9)
+
+        mailbox.exists()
+        with ThreadPoolExecutor(16) as threads:
+            for _ in range(3):
+                [*threads.map(read, range(16))]
+        assert cloud.tunnels.count(STORE) <= 16
 
 
 @every_way

@@ -27,7 +27,12 @@ MAX_LIFETIME = timedelta(days=7)
 MAX_LIFETIME_BY_IAM = timedelta(hours=12)
 """After which Google may replace the key with which IAM has signed."""
 
+_HOOK = "airflow.providers.google.common.hooks.base_google"
+
 _CONDITION = {"x-goog-if-generation-match": "0"}
+
+# As many threads may read the ends of a batch. By default, 10 are kept.
+_MAX_CONNECTIONS = 256
 
 # To connect, and to wait for each part of a response.
 _TIMEOUT = (10, 20)
@@ -124,11 +129,15 @@ def open_client(conn_id: str | None, name: str, _period: float) -> _Opened:
 
     :raises AirflowNotFoundException: if there is no such connection
     """
+    from google.auth.transport.requests import AuthorizedSession
     from google.cloud.storage import Client
     from google.oauth2.service_account import Credentials
+    from requests.adapters import HTTPAdapter
 
     credentials = _credentials_of(conn_id)
-    client = Client(project=None, credentials=credentials)
+    session = AuthorizedSession(credentials)
+    session.mount("https://", HTTPAdapter(pool_maxsize=_MAX_CONNECTIONS))
+    client = Client(project=None, credentials=credentials, _http=session)
     # It would ask for the bucket in a thread of its own, for traces, and again for each object that
     # is missing. What that thread logs cannot be kept out of the log.
     client._bucket_metadata_cache = None
@@ -202,6 +211,4 @@ def _is_final(error: Exception) -> bool:
     return isinstance(error, ValueError | TypeError | KeyError)
 
 
-_asking = functools.partial(
-    asking, "google.cloud.storage", ("google.", "urllib3."), _is_final, extra="google"
-)
+_asking = functools.partial(asking, _HOOK, ("google.", "urllib3."), _is_final, extra="google")
