@@ -86,6 +86,8 @@ class Mailbox:
                 )
             if self._store.read(probe, 0) is None:
                 raise FileNotFoundError(f"{probe} was written, and cannot be found")
+            # Not there yet: of that, a store says so only to those who may list.
+            self._store.read(self._key, 0)
 
     def sign(self, lifetime: timedelta) -> str:
         """

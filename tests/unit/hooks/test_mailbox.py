@@ -152,7 +152,14 @@ class TestRegions:
             assert not mailbox.exists()
         hosts = {host for _, host in regions.served}
         assert hosts == {signed.hostname}
-        assert [method for method, _ in regions.served] == ["HEAD", "PUT", "PUT", "GET", "GET"]
+        assert [method for method, _ in regions.served] == [
+            "HEAD",
+            "PUT",
+            "PUT",
+            "GET",
+            "GET",
+            "GET",
+        ]
 
 
 class TestRole:
@@ -183,9 +190,10 @@ class TestRole:
             mailbox.exists()
             mailbox.read(9)
             url = mailbox.sign(HOUR / 2)
+            logging.getLogger("urllib3.connectionpool").debug("of others")
         credentials = mailbox._store._opened().credentials
         secrets = [credentials.secret_key, *secrets_of(url), "X-Amz-Signature"]
-        assert caplog.records, "some lines are seen"
+        assert "of others" in caplog.text
         assert not [secret for secret in secrets if secret in caplog.text]
 
     @pytest.mark.parametrize(
@@ -218,14 +226,14 @@ class TestRole:
 
 
 class TestCheck:
-    def test_takes_three_requests_and_one_more_where_it_is_the_first(self, mailbox, proxy, bucket):
+    def test_takes_four_requests_and_one_more_where_it_is_the_first(self, mailbox, proxy, bucket):
         mailbox.check(HOUR, SERVICE)
         assert bucket.keys() == ["callbacks/.mailbox"]
-        assert [seen.method for seen in proxy.seen] == ["HEAD", "PUT", "PUT", "GET"]
+        assert [seen.method for seen in proxy.seen] == ["HEAD", "PUT", "PUT", "GET", "GET"]
         del proxy.seen[:]
         s3.open_client.cache_clear()
         mailbox.check(HOUR, SERVICE)
-        assert [seen.method for seen in proxy.seen] == ["HEAD", "PUT", "GET"]
+        assert [seen.method for seen in proxy.seen] == ["HEAD", "PUT", "GET", "GET"]
         assert bucket.read("callbacks/.mailbox") == b"\n"
 
     def test_needs_no_folder(self, bucket):

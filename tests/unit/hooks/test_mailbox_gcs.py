@@ -199,9 +199,13 @@ class TestUrl:
 
 
 class TestCheck:
-    def test_takes_four_requests_and_one_more_where_it_is_the_first(self, mailbox, cloud):
+    def test_takes_five_requests_and_one_more_where_it_is_the_first(self, mailbox, cloud):
         put, look = "PUT /reports/callbacks/.mailbox", "/storage/v1/b/reports/o"
-        reads = [f"GET {look}/callbacks/.mailbox", f"GET /download{look}/callbacks/.mailbox"]
+        reads = [
+            f"GET {look}/callbacks/.mailbox",
+            f"GET /download{look}/callbacks/.mailbox",
+            f"GET {look}/callbacks/a.json",
+        ]
         mailbox.check(HOUR, "https://service.example/api")
         assert cloud.asked(STORE) == [f"GET {look}", put, put, *reads]
         assert cloud.objects["callbacks/.mailbox"][0] == b"\n"

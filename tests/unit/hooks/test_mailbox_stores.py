@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -345,6 +346,17 @@ def test_the_check_of_a_store_that_ignores_the_condition(place, mailbox):
         mailbox.check(HOUR, SERVICE)
 
 
+def test_the_check_needs_the_rights_of_a_look_that_finds_nothing(place, mailbox):
+    """Without the right to list, a store refuses to say that an object is missing."""
+    is_look = lambda seen: seen.method == "GET" and "a.json" in seen.target  # noqa: E731
+    place.proxy.faults.append(
+        Fault(is_look, status=403, body=error("AuthorizationFailure"), times=None)
+    )
+    with pytest.raises(InvalidRequestError, match=r"403|AuthorizationFailure") as caught:
+        mailbox.check(HOUR, SERVICE)
+    assert place.kind.right in str(caught.value)
+
+
 def test_with_a_connection_that_does_not_exist(place):
     """Airflow's providers would take the credentials of the worker."""
     scheme, _, rest = place.folder.partition("://")
@@ -419,6 +431,27 @@ def test_one_client_is_kept_for_a_while(place, mailbox, monkeypatch):
     monkeypatch.setattr(store, "_CLIENT_SECONDS", store._CLIENT_SECONDS / 1e6)
     mailbox.exists()
     assert opened.cache_info().currsize == 2
+
+
+@pytest.mark.parametrize("is_down", [False, True])
+def test_threads_open_one_client(place, mailbox, is_down):
+    """Those of a batch ask all at once when its period is over: each client has some 15 MB."""
+    threads = 16
+    if is_down:
+        place.proxy.faults.append(Fault(status=503, body=error("SlowDown"), times=None))
+    place.proxy.delay = 0.1
+    begin = threading.Barrier(threads)
+
+    def look(_):
+        begin.wait()
+        with contextlib.suppress(NotSentError):
+            return mailbox.exists()
+
+    with ThreadPoolExecutor(threads) as pool:
+        found = [*pool.map(look, range(threads))]
+    assert found == [None if is_down else False] * threads
+    # One that comes late may open another.
+    assert place.kind.client.open_client.cache_info().misses <= threads / 4
 
 
 def test_no_client_is_kept_for_the_next_test_of_a_user(place, mailbox, request):

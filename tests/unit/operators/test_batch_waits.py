@@ -14,6 +14,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from entry_keys import batch_key
+from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import (
     BusyError,
     Code,
@@ -364,6 +365,7 @@ def test_a_folder_that_cannot_be_listed_decides_nothing(waiting, begin, retries,
     deferred = begin(rows(2), retries=retries)
     assert mentions(log(), "without retries") == (retries == 0)
     shutil.rmtree(waiting.folder)
+    waiting.folder.touch()
     with pytest.raises(NotSentError) as caught:
         waiting.resume(deferred)
     assert not isinstance(caught.value, AirflowFailException)
@@ -447,6 +449,21 @@ def test_nothing_is_sent_where_no_run_could_write(
     assert mentions(str(caught.value), named)
     assert not service.runs
     assert not entries_of(waiting.store)
+
+
+def test_nothing_is_sent_where_the_ends_could_not_be_listed(
+    waiting, service, bucket, s3_port, workflow_automation_connect, monkeypatch
+):
+    workflow_automation_connect(extra={"callback_base_url": bucket.url("ends")})
+    denied = b"<Error><Code>AccessDenied</Code></Error>"
+    with StoreProxy(s3_port).running() as proxy:
+        name = f"AIRFLOW_CONN_{bucket.conn_id.upper()}"
+        monkeypatch.setenv(name, json.dumps(bucket.connection(proxy.port)))
+        is_list = lambda seen: "list-type" in seen.target  # noqa: E731
+        proxy.faults.append(Fault(is_list, status=403, body=denied, times=None))
+        with pytest.raises(NotSentError, match="AccessDenied"):
+            waiting(rows(2))
+    assert not service.runs
 
 
 def test_needs_a_state_that_lasts(waiting, service, monkeypatch):

@@ -130,6 +130,7 @@ class BatchEnds:
         lifetime = max(self._left(), timedelta()) + MARGIN
         allow_http = self._hook.extra.allow_http
         Mailbox(mailbox_of(base, "0")).check(lifetime, client.base_url, allow_http=allow_http)
+        Mailbox(record.folder).indexes()  # as the trigger and the wait ask
 
     def inputs_of(self, item: Item) -> bytes:
         """

@@ -18,9 +18,9 @@ from workflow_automation_provider.hooks.mailboxes.store import (
     Written,
     asking,
     check_lifetime,
+    client_of,
     create_by,
     is_busy,
-    period,
 )
 
 _CLOCK_SKEW = timedelta(minutes=15)
@@ -116,7 +116,7 @@ class AzureStore:
             return Written(found.readall(), found.properties.last_modified)
 
     def _client(self) -> Any:
-        return open_client(self._conn_id, period())
+        return client_of(open_client, self._conn_id)
 
 
 # Connections --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,8 +37,9 @@ class FolderStore:
 
     def names(self, folder: str) -> Iterator[str]:
         """Yield the names of a folder's files."""
-        for path in Path(folder).iterdir():
-            yield path.name
+        with contextlib.suppress(FileNotFoundError):
+            for path in Path(folder).iterdir():
+                yield path.name
 
     def read(self, key: str, limit: int) -> Written | None:
         """Return a file."""

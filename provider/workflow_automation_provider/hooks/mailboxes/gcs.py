@@ -16,9 +16,9 @@ from workflow_automation_provider.hooks.mailboxes.store import (
     Written,
     asking,
     check_lifetime,
+    client_of,
     create_by,
     is_busy,
-    period,
 )
 
 MAX_LIFETIME = timedelta(days=7)
@@ -103,7 +103,7 @@ class GoogleStore:
             return Written(body, found.time_created)
 
     def _opened(self) -> _Opened:
-        return open_client(self._conn_id, self._bucket, period())
+        return client_of(open_client, self._conn_id, self._bucket)
 
 
 # Connections --------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from workflow_automation_provider.hooks.mailboxes.store import (
     Written,
     asking,
     check_lifetime,
+    client_of,
     create_by,
     is_busy,
-    period,
 )
 
 MAX_LIFETIME = timedelta(days=7)
@@ -102,7 +102,7 @@ class S3Store:
                 return Written(body.read(limit + 1), found["LastModified"])
 
     def _opened(self) -> _Opened:
-        return open_client(self._conn_id, self._bucket, period())
+        return client_of(open_client, self._conn_id, self._bucket)
 
     def _client_for(self, lifetime: timedelta) -> Any:
         """

@@ -14,8 +14,9 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from workflow_automation_provider.client.quiet import HTTP_LOGGERS, quiet
 from workflow_automation_provider.exceptions import InvalidRequestError
@@ -28,6 +29,11 @@ MAX_CLIENTS = 8
 
 # After that, a connection is read again: in a triggerer, it may change.
 _CLIENT_SECONDS = 600
+
+_Client = TypeVar("_Client")
+
+# The clients that are being made: without it, each thread of a batch would make one, all at once.
+_opening: dict[Any, Future[Any]] = {}
 
 _SECONDS = 20
 
@@ -83,9 +89,25 @@ class Store(Protocol):
         """
 
 
-def period() -> float:
-    """Return the number of the period in which a store uses the same client."""
-    return time.monotonic() // _CLIENT_SECONDS
+def client_of(open_client: Callable[..., _Client], *place: object) -> _Client:
+    """
+    Return the client for a place. One thread makes it, and the others wait for what comes of it.
+
+    :param open_client: makes a client, and keeps it for a period
+    :raises Exception: what that raised
+    """
+    own: Future[_Client] = Future()
+    future = _opening.setdefault((open_client, place), own)
+    if future is own:
+        try:
+            own.set_result(open_client(*place, time.monotonic() // _CLIENT_SECONDS))
+        except BaseException as error:
+            own.set_exception(error)
+        finally:
+            del _opening[open_client, place]
+
+    client: _Client = future.result()
+    return client
 
 
 def check_lifetime(lifetime: timedelta, at_most: timedelta, hint: str = "") -> None:
