@@ -32,7 +32,7 @@ test: ARGS ?= -n logical --dist worksteal
 test: $(STAMP) ## Run the unit and integration tests (about 2 minutes); ARGS="…" goes to pytest
 	@$(RUN) pytest $(ARGS)
 
-test-crash: $(STAMP) ## Run the tests that start a whole Airflow, most of them to kill its tasks (about 4 minutes)
+test-crash: $(STAMP) $(VENV)/azurite ## Run the tests that start a whole Airflow, most of them to kill its tasks (about 4 minutes)
 	@$(RUN) pytest tests/crash --ignore tests/crash/test_comparison.py $(ARGS)
 
 # On one Airflow, for some code is for the others. Tracing Airflow's own code takes a third as long again, so of the
@@ -59,9 +59,12 @@ cell-%: FORCE
 	@PYENV_VERSION=$(PYTHON_VERSION) $(MAKE) test VENV=.venv-$* AIRFLOW=$(firstword $(subst -py, ,$*)) \
 		PYTHON=python$(PYTHON_VERSION) ARGS='$(TESTS) -q -p no:cacheprovider --hypothesis-profile=matrix'
 
-test-stores: $(VENV)/stores ## Test uploads from emulators of Google Cloud Storage and, with npm, Azure
-	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite; fi
-	@AZURITE=$(CURDIR)/$(VENV)/azurite/node_modules/.bin $(RUN) pytest tests/unit/hooks/files/test_other_stores.py $(ARGS)
+test-stores: $(VENV)/stores $(VENV)/azurite ## Test uploads from emulators of Google Cloud Storage and, with npm, Azure
+	@$(RUN) pytest tests/unit/hooks/files/test_other_stores.py $(ARGS)
+
+# The emulator of Azure. Without npm, the tests that need it are skipped.
+$(VENV)/azurite: | $(STAMP)
+	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $@ azurite@3.37; fi
 
 # Import, start and upload take 1, 4 and 4 minutes, batch and wait 8, page 1.
 bench-import bench-start bench-upload bench-batch bench-wait bench-page: bench-%: $(VENV)/bench ## Measure one thing, for benchmarks/README.md (1 to 8 minutes); ARGS=--small only tries it

@@ -9,39 +9,44 @@ Skipped where they are not installed: they bring more packages than all the rest
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import random
-import shutil
-import socket
-import subprocess
 import sys
-import time
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from airflow.sdk.io import attach
 
 from airflow_launcher.processes import free_port
+from emulators import (
+    AZURE_ACCOUNT,
+    AZURE_KEY,
+    AZURITE,
+    NO_AZURITE,
+    azure_connection,
+    azurite,
+    running,
+)
 from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import FileUnavailableError
 from workflow_automation_provider.hooks.files.sources import resolve
+from workflow_automation_provider.hooks.mailbox import Mailbox
 
 from ..conftest import sent, sha256
 
 MIB = 1024 * 1024
-# The one that is documented for the emulator.
-AZURE_KEY = (
-    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-)
 
 
-# What each emulator is: a scheme, the command that starts it on a port, and what makes a file
-# system of a port.
+# Each runs an emulator, and yields a scheme, its port, and what makes a file system of a port.
 
 
-def google(port):
+@contextlib.contextmanager
+def google():
     # Otherwise gcsfs, which reads it as it is imported, asks by gRPC what kind of bucket it is,
     # which the emulator does not know.
     os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
@@ -54,59 +59,44 @@ def google(port):
             endpoint_url=endpoint, token="anon", project="p", skip_instance_cache=True
         )
 
+    port = free_port()
     program = Path(sys.executable).with_name("gcp-storage-emulator")
-    return "gs", [program, "start", f"--port={port}", "--host=127.0.0.1", "--in-memory"], connect
+    command = [program, "start", f"--port={port}", "--host=127.0.0.1", "--in-memory"]
+    with running(command, port):
+        yield "gs", port, connect
 
 
-def azure(port):
+@contextlib.contextmanager
+def azure():
     adlfs = pytest.importorskip("adlfs")
-    program = shutil.which(
-        "azurite-blob", path=f"{os.environ.get('AZURITE', '')}:{os.environ['PATH']}"
-    )
-    if not program:
-        pytest.skip("Azurite is not installed")
+    if not AZURITE:
+        pytest.skip(NO_AZURITE)
     logging.getLogger("azure").setLevel(logging.ERROR)
 
     def connect(port):
-        account = f"AccountName=devstoreaccount1;AccountKey={AZURE_KEY}"
-        endpoint = f"BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1"
+        account = f"AccountName={AZURE_ACCOUNT};AccountKey={AZURE_KEY}"
+        endpoint = f"BlobEndpoint=http://127.0.0.1:{port}/{AZURE_ACCOUNT}"
         return adlfs.AzureBlobFileSystem(
-            account_name="devstoreaccount1",
+            account_name=AZURE_ACCOUNT,
             connection_string=f"DefaultEndpointsProtocol=http;{account};{endpoint};",
             skip_instance_cache=True,
         )
 
-    address = ["--blobHost=127.0.0.1", f"--blobPort={port}"]
-    return (
-        "abfs",
-        [program, *address, "--inMemoryPersistence", "--silent", "--skipApiVersionCheck"],
-        connect,
-    )
+    with azurite() as port:
+        yield "abfs", port, connect
 
 
 @pytest.fixture(scope="module", params=[google, azure])
 def emulator(request):
-    port = free_port()
-    scheme, command, connect = request.param(port)
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            time.sleep(0.1)
-        with StoreProxy(port).running() as proxy:
-            attach(scheme, fs=connect(proxy.port))  # once: Airflow keeps the first
-            yield scheme, connect(port), proxy
-    finally:
-        process.kill()
-        process.wait()
+    with request.param() as (scheme, port, connect), StoreProxy(port).running() as proxy:
+        yield scheme, connect(port), proxy, connect(proxy.port)
 
 
 @pytest.fixture
-def store(emulator):
+def store(emulator, service):
     """A container with objects below ``p``, and the proxy through which they are read."""
-    scheme, direct, proxy = emulator
+    scheme, direct, proxy, proxied = emulator
+    attach(scheme, fs=proxied)  # after the connection, with which a test begins without any
     container = f"c{random.randrange(10**9)}"
     direct.mkdir(container)
     contents = {"a": b"1", "b": random.Random(1).randbytes(5 * MIB), "empty": b""}
@@ -156,3 +146,23 @@ def test_one_that_changed_is_noticed(store, hook, run_id, service, content):
     with pytest.raises(FileUnavailableError, match=r"/p/a' changed"):
         hook.get_conn().upload(request)
     assert service.uploads == []
+
+
+def test_a_run_writes_its_end_to_azurite_once(monkeypatch):
+    pytest.importorskip("adlfs")
+    if not AZURITE:
+        pytest.skip(NO_AZURITE)
+    with azurite() as port:
+        connection = json.dumps(azure_connection(port, "box"))
+        monkeypatch.setenv("AIRFLOW_CONN_AZURITE", connection)
+        mailbox = Mailbox("abfs://azurite@box/callbacks/1.json")
+        mailbox.check(timedelta(hours=1), "http://127.0.0.1:1/api")
+        url = mailbox.sign(timedelta(hours=1))
+        headers = {"x-ms-blob-type": "BlockBlob"}
+        assert [httpx.put(url, content=b"1", headers=headers).status_code for _ in "ab"] == [
+            201,
+            403,
+        ]
+        assert [httpx.get(url).status_code, httpx.delete(url).status_code] == [403, 403]
+        assert mailbox.read(9).body == b"1"
+        assert Mailbox("abfs://azurite@box/callbacks").indexes() == {1}
