@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
+import pytest
+
 from airflow_launcher.processes import wait_for
 from gate import Hold
 from real_airflow import Flow, executions_seen
@@ -18,25 +20,27 @@ if TYPE_CHECKING:
     from workflow_automation_provider.testing.faults import ScriptedFault
 
 Play = Callable[["Case"], None]
-Test = Callable[["Played"], None]
-Played = dict[Test, "Future[None]"]
+Test = Callable[["Played", str], None]
+Played = dict[tuple[Test, str], "Future[None]"]
+"""What happens to each DAG."""
 
-PLAYS: dict[Test, tuple[str, Play]] = {}
-"""The tests that are plays, each with its DAG."""
+PLAYS: dict[Test, Play] = {}
+"""The tests that are plays."""
 
 
-def play(dag_id: str) -> Callable[[Play], Test]:
+def play(*dag_ids: str) -> Callable[[Play], Test]:
     """
-    Make a test of what happens to a task of a DAG.
+    Make a test of what happens to a task of each of these DAGs.
 
     All are played side by side, each in a DAG run of its own.
     """
 
     def decorate(happens: Play) -> Test:
-        def test(played: Played) -> None:
-            played[test].result()
+        @pytest.mark.parametrize("dag_id", dag_ids)
+        def test(played: Played, dag_id: str) -> None:
+            played[test, dag_id].result()
 
-        PLAYS[test] = dag_id, happens
+        PLAYS[test] = happens
         return test
 
     return decorate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +12,7 @@ from airflow_launcher.airflow import temporary_home
 from airflow_launcher.processes import inhabitants
 from case import PLAYS, Case, Played
 from deployment import Deployment
+from mailbox_stores import STORES
 from s3_bucket import Bucket, s3_server
 from store_proxy import StoreProxy
 from workflow_automation_provider.testing import DEMO_KEY, LocalService
@@ -40,18 +42,23 @@ def deployment(service: LocalService, store: StoreProxy) -> Iterator[Deployment]
     """Airflow, running."""
     bucket = Bucket("ends")
     with temporary_home("crash") as home:
-        mailboxes = {"callback_base_url": (home / "mailboxes").as_uri()}
         connections = {
             "workflow_automation_default": service.airflow_connection(extra={"timeout": 120}),
-            "mailboxes": service.airflow_connection(extra={"timeout": 120, **mailboxes}),
             bucket.conn_id: bucket.connection(store.port),
-            "s3_mailboxes": service.airflow_connection(
-                extra={"timeout": 120, "callback_base_url": bucket.url("callbacks")}
-            ),
         }
-        with Deployment(home, connections) as deployment:
+        folders = {"s3": bucket.url("callbacks")}
+        with contextlib.ExitStack() as running:
+            for name, start in STORES.items():
+                folders[name], more = running.enter_context(start(home))
+                connections.update(more)
+            for name, folder in folders.items():
+                extra = {"timeout": 120, "callback_base_url": folder}
+                connections[f"mailboxes_{name}"] = service.airflow_connection(extra=extra)
+
+            deployment = running.enter_context(Deployment(home, connections))
             deployment.bucket, deployment.store = bucket, store
             yield deployment
+
         assert not inhabitants(home)
 
 
@@ -72,9 +79,11 @@ def played(
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found: Played = {}
         for item in request.session.items:
-            test = item.function  # type: ignore[attr-defined]  # all are functions
+            assert isinstance(item, pytest.Function)
+            test = item.function
             if test in PLAYS:
-                dag_id, happens = PLAYS[test]
-                run_id = item.name.removeprefix("test_").replace("_", "-")
-                found[test] = pool.submit(happens, Case(deployment, service, dag_id, run_id))
+                dag_id = str(item.callspec.params["dag_id"])
+                run_id = f"{item.originalname.removeprefix('test_').replace('_', '-')}-{dag_id}"
+                case = Case(deployment, service, dag_id, run_id)
+                found[test, dag_id] = pool.submit(PLAYS[test], case)
         yield found

@@ -10,8 +10,10 @@ from __future__ import annotations
 from airflow_launcher.processes import wait_for
 from case import Case, play
 
+MAILBOXES = ["mailboxes_file", "mailboxes_s3", "mailboxes_gs"]
 
-@play("mailboxes")
+
+@play(*MAILBOXES)
 def test_the_triggerer_is_killed_before_the_end(case: Case) -> None:
     flow = case.held_flow()
     case.begin()
@@ -22,7 +24,7 @@ def test_the_triggerer_is_killed_before_the_end(case: Case) -> None:
     case.end_well()
 
 
-@play("mailboxes")
+@play("mailboxes_file")
 def test_killed_while_it_reads_the_end(case: Case) -> None:
     """With its supervisor."""
     flow = case.held_flow()
@@ -36,7 +38,7 @@ def test_killed_while_it_reads_the_end(case: Case) -> None:
     case.end_well()
 
 
-@play("mailboxes")
+@play(*MAILBOXES)
 def test_the_end_settles_a_start_whose_response_is_lost(case: Case) -> None:
     case.calls_back(result={"rows": 3})
     case.fault("hang_after", seconds=100, times=1)
@@ -46,7 +48,7 @@ def test_the_end_settles_a_start_whose_response_is_lost(case: Case) -> None:
     assert case.end("success", runs=1)["result"] == {"rows": 3}
 
 
-@play("mailboxes")
+@play(*MAILBOXES)
 def test_cleared_while_it_is_deferred(case: Case) -> None:
     """The run of before writes to a mailbox of its own."""
     before, after = case.held_flow(times=1), case.held_flow(times=1)

