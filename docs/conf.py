@@ -73,7 +73,7 @@ maximum_signature_line_length = 100
 toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"
-html_title = "Workflow Automation provider"
+html_title = f"Workflow Automation provider {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False

@@ -144,7 +144,7 @@ def meaning(rows: tuple[Row, ...], status: int, *traits: Trait) -> tuple[str, st
     """Return what a status means for a start and for an upload."""
     start = code_of(rows, status, Operation.TRIGGER_BY_KEY, *traits)
     if code_of(rows, status, Operation.TRIGGER_BY_KEY, *traits, "run") == SUCCESS:
-        start = f"{SUCCESS}; {start} without a run that can be used"
+        start = f"{SUCCESS}, or {start} if it cannot be used"
     return start, code_of(rows, status, Operation.UPLOAD, *traits)
 
 

@@ -8,15 +8,16 @@ Exception                         accepted   When
 :class:`ConnectionUnusableError`  ``YES``    a run was started; the connection is unusable
 :class:`FileUnavailableError`     ``NO``     a file is missing, cannot be read, or changed
 :class:`NotSentError`             ``NO``     no connection, or a request that was broken off
-:class:`BusyError`                ``NO``     425, 429, ``busy_statuses``; for an upload also
-                                             408, and 503 with ``Retry-After``
-:class:`RejectedError`            ``NO``     any other 4xx, and redirects except 302 and 303
-:class:`UnidentifiedError`        ``YES``    2xx, but the response does not name the run
-:class:`OutcomeUnknownError`      ``MAYBE``  no response, 5xx, 302, 303 and 408
+:class:`BusyError`                ``NO``     the service asked to retry later
+:class:`RejectedError`            ``NO``     the service rejected the request
+:class:`UnidentifiedError`        ``YES``    accepted, but the response does not name the run
+:class:`OutcomeUnknownError`      ``MAYBE``  no response, or one that leaves it open
 :class:`RunFailedError`           ``YES``    the flow said that the run failed
 :class:`RunTimeoutError`          ``YES``    no result was reported in time
 :class:`BatchInterruptedError`    any        an unexpected error ended a batch
 ================================  =========  =================================================
+
+The page *If it fails* has what each status of a response means.
 
 All are subclasses of :class:`WorkflowAutomationError`. The tasks of this provider raise the same
 exceptions; those that Airflow must not retry are also an ``AirflowFailException``.
