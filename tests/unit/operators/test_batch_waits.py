@@ -33,7 +33,7 @@ from workflow_automation_provider.hooks.mailbox import Mailbox
 from workflow_automation_provider.testing.context import make_context
 from workflow_automation_provider.triggers.mailbox import MailboxFolderTrigger
 
-from ..batches import Batches, entries_of, rows, times_started
+from ..batches import Batches, entries_of, failing, rows, times_started
 from ..starts import mentions
 
 
@@ -371,6 +371,44 @@ def test_a_folder_that_cannot_be_listed_decides_nothing(waiting, begin, retries,
     assert not isinstance(caught.value, AirflowFailException)
     assert mentions(caught.value.consequence, "2 started")
     assert waiting.output.exists() == (retries == 0)
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_an_end_that_cannot_be_read_costs_no_more_than_the_ends(waiting, begin, retries):
+    deferred = begin(rows(40), retries=retries, max_concurrency=1)
+    for n in range(40):
+        waiting.write(n, result=n)
+    broken = waiting.folder / "25.json"
+    broken.unlink()
+    broken.mkdir()
+    with pytest.raises(NotSentError) as caught:
+        waiting.resume(deferred)
+    assert not isinstance(caught.value, AirflowFailException)
+    assert waiting.output.exists() == (retries == 0)
+    if not retries:
+        assert Counter(waiting.statuses).keys() == {"success", "started"}
+        assert all(str(waiting.folder / f"{n}.json") in waiting.items[n]["why"] for n in range(40))
+    assert "success" not in entries_of(waiting.store)[-1]["counts"]
+
+    broken.rmdir()
+    waiting.write(25, result=25)
+    assert waiting.resume(deferred)["success"] == 40
+    assert [item["result"] for item in waiting.items] == [*range(40)]
+
+
+@pytest.mark.parametrize("written", [1, 2])
+def test_what_is_recorded_for_the_page_alone_fails_no_batch(waiting, begin, written):
+    deferred = begin(rows(2), retries=0)
+    for n in range(written):
+        waiting.write(n)
+    number = len(entries_of(waiting.store))
+    waiting.store.before_set = failing(1)
+    if written == 1:
+        with pytest.raises(TaskDeferred):
+            waiting.resume(deferred)
+    else:
+        assert waiting.resume(deferred)["success"] == 2
+    assert len(entries_of(waiting.store)) == number
 
 
 def test_an_output_that_cannot_be_written_is_left_to_a_retry(waiting, begin):

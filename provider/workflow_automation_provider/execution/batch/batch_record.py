@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.execution.batch.source import BatchSource, Item
+
+_log = logging.getLogger(__name__)
 
 BATCH = "workflow_automation_batch"
 """Prefix of the keys of a batch's entries."""
@@ -210,12 +213,19 @@ class BatchRecord(TaskRecord):
         """Record how many runs have ended, for the page **Flow runs**."""
         if number != self._ended:
             self._ended = number
-            self._write_entry((), {})
+            self._write_for_page()
 
     def write_ends(self) -> None:
         """Record that the ends are in the output file, for the page **Flow runs**."""
         self._ended = None
-        self._write_entry((), {})
+        self._write_for_page()
+
+    def _write_for_page(self) -> None:
+        """Record what decides nothing: a batch does not fail for it."""
+        try:
+            self._write_entry((), {})
+        except Exception:
+            _log.warning("How many runs have ended could not be recorded.", exc_info=True)
 
     def _parts(self, results: Sequence[BatchItem]) -> list[dict[str, BatchItem]]:
         """Return results by index, in parts that each fit into an entry; at least one part."""

@@ -426,7 +426,7 @@ class BatchExecution:
             failure = self._write_output(items, is_retried=is_retried)
             error = error or failure
             found = {"path": self._output.path, **self._results.counts}
-        if self._record.folder and self._results.are_settled and self._output.written:
+        if not error and self._record.folder and self._output.written:
             self._record.write_ends()
 
         # Of a batch that waits, it is known only now.
@@ -495,6 +495,11 @@ class BatchExecution:
             log_runs(self._log, self._results, self._results.in_order())
             what = "The output file could not be written. The log names the runs."
             return WorkflowAutomationError(what, code=Code.FILE)
+        except WorkflowAutomationError as failure:  # of an end that cannot be read
+            if not is_retried:
+                self._write_output(self._items(), is_retried=False)
+
+            return failure
 
         return None
 
@@ -508,9 +513,9 @@ class BatchExecution:
             yield self._with_place(item)
 
     def _with_place(self, item: BatchItem) -> BatchItem:
-        """Return an item with where its run writes its end, if the task does not await that."""
-        may_run = item["status"] in ("started", "unknown", "unidentified")
-        if not may_run or not self._record.folder or self._results.are_settled:
+        """Return an item with where its run writes its end, which the task may not read."""
+        may_run = item["status"] not in ("rejected", "not started")
+        if not may_run or not self._record.folder:
             return item
 
         place = f"Its run writes its end to {self._ends.url_of(item['index'])}."
