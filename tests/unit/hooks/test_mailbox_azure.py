@@ -17,6 +17,7 @@ from azure_account import DELEGATED, HEADERS, KEY, NAME, TOKEN, AzureAccount, si
 from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError
 from workflow_automation_provider.hooks.mailbox import Mailbox, secrets_of
 from workflow_automation_provider.hooks.mailboxes import azure, store
+from workflow_automation_provider.operators.batch import _MAX_CONCURRENCY
 
 HOUR = timedelta(hours=1)
 SERVICE = "http://127.0.0.1:1/api"
@@ -159,6 +160,12 @@ def test_the_urls_of_a_batch_cost_one_key(managed, identity):
         managed.sign(HOUR)
     asked = [seen for seen in identity.seen if seen.startswith("POST")]
     assert len(asked) in (1, 2)  # two where one key is succeeded by the next
+
+
+def test_a_connection_is_kept_for_each_thread_of_a_batch(managed):
+    transport = managed._store._client()._config.transport
+    adapter = transport.session.get_adapter("https://account.blob.core.windows.net")
+    assert adapter._pool_maxsize >= _MAX_CONCURRENCY
 
 
 def test_a_managed_identity_signs_for_seven_days_less_a_margin(managed):

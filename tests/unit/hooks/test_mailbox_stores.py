@@ -334,7 +334,7 @@ def test_the_check_of_a_store_that_refuses(place, mailbox, status, code, error):
 _error = error
 
 
-@pytest.mark.parametrize("status", [409, 429, 500, 503])
+@pytest.mark.parametrize("status", [409, 503])
 def test_the_check_writes_again_where_the_store_is_busy(place, mailbox, status):
     place.proxy.faults.append(Fault(is_put, status=status, times=2))
     mailbox.check(HOUR, SERVICE)

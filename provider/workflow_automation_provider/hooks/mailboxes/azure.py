@@ -15,6 +15,7 @@ from workflow_automation_provider.client.settings import Settings
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.hooks.mailboxes.store import (
     MAX_CLIENTS,
+    MAX_CONNECTIONS,
     Written,
     asking,
     check_lifetime,
@@ -130,8 +131,13 @@ def open_client(conn_id: str | None, _period: float) -> Any:
     :raises AirflowNotFoundException: if there is no such connection
     """
     from airflow.providers.microsoft.azure.hooks.wasb import WasbHook
+    from requests.adapters import HTTPAdapter
 
-    return WasbHook(conn_id or WasbHook.default_conn_name).get_conn()
+    client: Any = WasbHook(conn_id or WasbHook.default_conn_name).get_conn()
+    transport = client._config.transport
+    transport.open()
+    transport.session.mount("https://", HTTPAdapter(pool_maxsize=MAX_CONNECTIONS))
+    return client
 
 
 def _signing_key(client: Any, expiry: datetime, lifetime: timedelta) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from workflow_automation_provider.client.settings import Settings
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.hooks.mailboxes.store import (
     MAX_CLIENTS,
+    MAX_CONNECTIONS,
     Written,
     asking,
     check_lifetime,
@@ -30,9 +31,6 @@ MAX_LIFETIME_BY_IAM = timedelta(hours=12)
 _HOOK = "airflow.providers.google.common.hooks.base_google"
 
 _CONDITION = {"x-goog-if-generation-match": "0"}
-
-# As many threads may read the ends of a batch. By default, 10 are kept.
-_MAX_CONNECTIONS = 256
 
 # To connect, and to wait for each part of a response.
 _TIMEOUT = (10, 20)
@@ -136,7 +134,7 @@ def open_client(conn_id: str | None, name: str, _period: float) -> _Opened:
 
     credentials = _credentials_of(conn_id)
     session = AuthorizedSession(credentials)
-    session.mount("https://", HTTPAdapter(pool_maxsize=_MAX_CONNECTIONS))
+    session.mount("https://", HTTPAdapter(pool_maxsize=MAX_CONNECTIONS))
     client = Client(project=None, credentials=credentials, _http=session)
     # It would ask for the bucket in a thread of its own, for traces, and again for each object that
     # is missing. What that thread logs cannot be kept out of the log.

@@ -15,6 +15,7 @@ from workflow_automation_provider.client.settings import Settings
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.hooks.mailboxes.store import (
     MAX_CLIENTS,
+    MAX_CONNECTIONS,
     Written,
     asking,
     check_lifetime,
@@ -33,8 +34,7 @@ _CONFIG = {
     "signature_version": "s3v4",
     # Otherwise a checksum of the empty body would be a part of the URL.
     "request_checksum_calculation": "when_required",
-    # As many threads may read the ends of a batch. By default, 10 connections are kept.
-    "max_pool_connections": 256,
+    "max_pool_connections": MAX_CONNECTIONS,
 }
 
 # By default, a URL is signed for the one host that new regions and new buckets do not answer at.

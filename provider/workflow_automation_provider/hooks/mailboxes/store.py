@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 MAX_CLIENTS = 8
 """How many a store keeps open: each has some 15 MB."""
 
+MAX_CONNECTIONS = 256
+"""How many connections a client keeps: as many threads may read the ends of a batch."""
+
 # After that, a connection is read again: in a triggerer, it may change.
 _CLIENT_SECONDS = 600
 
