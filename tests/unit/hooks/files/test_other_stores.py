@@ -61,7 +61,7 @@ def google():
 
     port = free_port()
     program = Path(sys.executable).with_name("gcp-storage-emulator")
-    command = [program, "start", f"--port={port}", "--host=127.0.0.1", "--in-memory"]
+    command = [str(program), "start", f"--port={port}", "--host=127.0.0.1", "--in-memory"]
     with running(command, port):
         yield "gs", port, connect
 
@@ -164,5 +164,7 @@ def test_a_run_writes_its_end_to_azurite_once(monkeypatch):
             403,
         ]
         assert [httpx.get(url).status_code, httpx.delete(url).status_code] == [403, 403]
-        assert mailbox.read(9).body == b"1"
+        written = mailbox.read(9)
+        assert written is not None
+        assert written.body == b"1"
         assert Mailbox("abfs://azurite@box/callbacks").indexes() == {1}
