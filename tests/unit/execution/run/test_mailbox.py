@@ -8,7 +8,7 @@ import json
 import time
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -692,6 +692,42 @@ def test_a_run_writes_to_a_store_by_a_signed_url_that_shows_nowhere(stored, buck
     (key,) = {*bucket.keys()} - {"callbacks/.mailbox"}
     start = entries(task, START)["1/0"]
     assert start["mailbox"] == f"s3://{bucket.conn_id}@{bucket.name}/{key}"
+
+
+@pytest.fixture
+def in_azure(world, monkeypatch):
+    """Make a task whose runs write to Azure, and execute its first try."""
+    pytest.importorskip("airflow.providers.microsoft.azure.hooks.wasb")
+    from azure_account import KEY, NAME, AzureAccount
+    from workflow_automation_provider.hooks.mailboxes import azure
+
+    azure.open_client.cache_clear()
+    with AzureAccount("box").running() as account:
+        host = f"http://127.0.0.1:{account.port}/{NAME}"
+        connection = {"conn_type": "wasb", "host": host, "login": NAME, "password": KEY}
+        monkeypatch.setenv("AIRFLOW_CONN_AZURE_TEST", json.dumps(connection))
+
+        def make(*scripts):
+            task = world(waits(), callback_base_url="abfs://azure_test@box/callbacks")
+            task.try_(*scripts)
+            return task
+
+        yield make
+
+
+@pytest.mark.parametrize("scripts", [(), (at("send", TRIGGER, "kill after"),)])
+def test_an_end_in_azure_is_the_result_and_its_signature_shows_nowhere(in_azure, scripts):
+    """Also where the response to the start is lost."""
+    task = in_azure(*scripts)
+    url = task.flow.runs[0].url
+    (signature,) = parse_qs(urlsplit(url).query)["sig"]
+    statuses = [task.flow.reports("success", result={"url": url}) for _ in range(2)]
+    assert statuses == [201, 403]
+    ended = task.try_()
+    assert (task.state, triggers(task)) == ("success", 1)
+    assert ended.result["result"] == {"url": "(withheld: the URL of the mailbox)"}
+    shown = "".join(process.output for process in task.processes) + json.dumps(task.rows.entries)
+    assert not [text for text in (signature, quote(signature, safe="/")) if text in shown]
 
 
 def test_a_wait_that_outlives_the_signature_starts_nothing(stored):
