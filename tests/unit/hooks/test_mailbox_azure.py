@@ -181,7 +181,10 @@ def test_a_token_that_is_not_given_may_be_given_later(managed, monkeypatch):
         managed.exists()
 
 
-def test_no_token_and_no_key_is_shown_at_debug(managed, caplog):
+def test_no_token_and_no_key_is_shown_at_debug(identity, connect, caplog):
+    """Nor where the connection has the client log what it sends and gets."""
+    logs = {"logging_enable": True, "logging_body": True}
+    managed = connect(host=f"https://127.0.0.1:{identity.port}/{NAME}", extra=logs)
     with caplog.at_level(logging.DEBUG):
         managed.check(HOUR, SERVICE)
         managed.exists()
