@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
+from common import say
 from quick_service import quick_service
 
 LATENCY = 0.02
+QUIET = {"LOGGING__LOGGING_LEVEL": "ERROR"}
 THREADS = 16
 PAGE = 1_000
 FOLDER = "s3://bench_s3@bench/callbacks"
@@ -115,7 +117,7 @@ def _serve(listener: socket.socket, end: bytes, number: int) -> None:
 @contextmanager
 def _store(given: Given) -> Iterator[str]:
     """Run the store in a process of its own, and give its URL."""
-    rows = [{"name": f"Ada {n}", "total": n * 1.5} for n in range(given.size // 34)]
+    rows = [{"name": f"Ada {n}", "total": n * 1.5} for n in range(given.size // 38)]
     end = json.dumps({"status": "success", "run_id": "7", "result": rows}).encode()
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
         port = listener.getsockname()[1]
@@ -154,11 +156,14 @@ def _timed(work: Callable[[], Any]) -> Result:
 
 def _batch(given: Given, entries: dict[str, str] | None = None) -> tuple[Any, Any, Any]:
     """Return a task, its context and its store."""
+    from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
+
     from state_store import StateStore
     from workflow_automation_provider.execution.batch import ends
     from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
     from workflow_automation_provider.testing.context import make_context
 
+    get_hook_lineage_collector()  # loads all plugins, as Airflow does before a task begins
     ends.is_supervised = lambda: True  # so that it is suspended
     path = given.home / "items.jsonl"
     path.write_text("".join(f'{{"customer": "Ada", "n": {n}}}\n' for n in range(given.items)))
@@ -246,12 +251,13 @@ def measure(given: Given, rounds: int) -> dict[str, list[Result]]:
                 "conn_type": "aws", "login": "testing", "password": "testing", "extra": extra,
             },
         }  # fmt: skip
-        os.environ.update(airflow_environment(given.home / "airflow", {}, connections))
+        os.environ.update(airflow_environment(given.home / "airflow", QUIET, connections))
         with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
             entries, kwargs = pool.apply(_start, (given,))
             for _ in range(rounds):
                 found["batch"].append(pool.apply(collect, (given, entries, kwargs)))
                 found["boto3"].append(pool.apply(boto3_threads, (given, url)))
+                say(f"{given.items} ends of {given.size}: {found}")
             found["empty"].append(pool.apply(empty, (given,)))
     os.environ.clear()
     os.environ.update(before)
