@@ -81,7 +81,7 @@ def played(
         for item in request.session.items:
             assert isinstance(item, pytest.Function)
             test = item.function
-            if test in PLAYS:
+            if test in PLAYS and item.get_closest_marker("skip") is None:
                 dag_id = str(item.callspec.params["dag_id"])
                 run_id = f"{item.originalname.removeprefix('test_').replace('_', '-')}-{dag_id}"
                 case = Case(deployment, service, dag_id, run_id)

@@ -7,10 +7,19 @@ what was killed.
 
 from __future__ import annotations
 
+import pytest
+
 from airflow_launcher.processes import wait_for
 from case import Case, play
+from emulators import AZURITE, NO_AZURITE
 
-MAILBOXES = ["mailboxes_file", "mailboxes_s3", "mailboxes_gs"]
+MAILBOXES = [
+    "mailboxes_file",
+    "mailboxes_s3",
+    "mailboxes_gs",
+    pytest.param("mailboxes_abfs", marks=[] if AZURITE else [pytest.mark.skip(reason=NO_AZURITE)]),
+]
+CREATED = (200, 201)
 
 
 @play(*MAILBOXES)
@@ -20,7 +29,7 @@ def test_the_triggerer_is_killed_before_the_end(case: Case) -> None:
     case.deferred()
     with case.deployment.without_triggerer():
         flow.end()
-        assert case.answers() == [200]
+        assert case.answers()[0] in CREATED
     case.end_well()
 
 
@@ -43,7 +52,7 @@ def test_the_end_settles_a_start_whose_response_is_lost(case: Case) -> None:
     case.calls_back(result={"rows": 3})
     case.fault("hang_after", seconds=100, times=1)
     case.begin()
-    assert case.answers() == [200]
+    assert case.answers()[0] in CREATED
     case.kill("task")
     assert case.end("success", runs=1)["result"] == {"rows": 3}
 

