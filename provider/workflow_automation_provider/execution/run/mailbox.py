@@ -55,7 +55,10 @@ def read_end(url: str, token: str) -> End | None:
     except Exception as error:
         raise RunTimeoutError(
             f"What the run wrote to its mailbox {url} is not valid: {error}",
-            next_step="Correct the last step of the flow. The object is left as it is.",
+            next_step=(
+                "Correct the last step of the flow.\n"
+                "Delete the object before you continue with this run."
+            ),
         ) from None
 
     return End(
