@@ -111,7 +111,8 @@ class Callback:
     :param then: further calls of the same run, one after the other: objects with ``status``,
         ``result``, ``message``, ``delay``, ``body`` or ``token``. What an object leaves out is as
         in the first call
-    :param started: seconds from the start of the run to its first step; None for a flow without one
+    :param started: seconds from the start of the run to its first step; None for a flow without
+        one. A mailbox takes the end alone
     :param claims: how often the first step calls, even after 200
     :param running: objects with ``progress``, ``message`` or ``delay``, one for each word in
         between

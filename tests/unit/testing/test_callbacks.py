@@ -458,10 +458,12 @@ def test_request_that_a_proxy_sends_twice(service, call, receiver):
 # Mailboxes ----------------------------------------------------------------------------------------
 
 
-def test_a_run_writes_its_end_to_a_file_once(service, call, tmp_path):
+def test_a_run_writes_its_end_alone_to_a_file_once(service, call, tmp_path):
     path = tmp_path / "mail boxes" / "a.json"
     path.parent.mkdir()
-    service.callbacks.add(result={"rows": 3}, then=[{"status": "failed"}])
+    service.callbacks.add(
+        result={"rows": 3}, then=[{"status": "failed"}], started=0, running=[{"progress": 0.5}]
+    )
     call.by_path({"callback_url": path.as_uri()})
     first, second = sent(service, 2)
     assert [first.status, second.status] == [200, 412]

@@ -75,6 +75,11 @@ class CallbackSender:
         if callback is None or url is None:
             return
 
+        is_mailbox = is_file(url) or headers_of(url) is not None
+        if is_mailbox:
+            # It takes one object, the end.
+            callback = replace(callback, started=None, running=())
+
         task = asyncio.get_running_loop().create_task(self._play(callback, run, url))
         # The loop itself keeps only a weak reference.
         self._tasks.add(task)
