@@ -11,7 +11,6 @@ import re
 import zlib
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -131,27 +130,6 @@ def test_any_response_has_an_outcome(operation, status, headers, body):
     expected = str if operation is UPLOAD else Run
     assert isinstance(outcome, expected | WorkflowAutomationError)
     json.dumps(outcome.response if isinstance(outcome, Run) else str(outcome), allow_nan=False)
-
-
-PAGE = Path(__file__).parents[3] / "docs" / "promises.md"
-
-
-@pytest.mark.parametrize(
-    ("kind", "operation", "headers"),
-    [("BusyError", UPLOAD, {"retry-after": "1"}), ("OutcomeUnknownError", BY_KEY, {})],
-)
-def test_the_page_names_the_statuses(kind, operation, headers):
-    (row,) = re.findall(
-        rf"^\| `{kind}` \| (.+?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE
-    )
-    found = {
-        status
-        for status in range(300, 600)
-        if type(failure_of(operation, status, headers=headers)).__name__ == kind
-    }
-    named = {int(number) for number in re.findall(r"\b\d{3}\b", row)}
-    assert named <= found
-    assert found <= named | (set(range(500, 600)) if "any other 5xx" in row else set())
 
 
 @pytest.mark.parametrize("status", [300, 302])
