@@ -53,8 +53,9 @@ def read_end(url: str, token: str) -> End | None:
 
         ended = without_mailbox(report, token)
     except Exception as error:
+        why = str(error).removesuffix(".")
         raise RunTimeoutError(
-            f"What the run wrote to its mailbox {url} is not valid: {error}",
+            f"What the run wrote is not valid: {why}. It is in its mailbox, {url}.",
             next_step=(
                 "Correct the last step of the flow.\n"
                 "Delete the object before you continue with this run."
