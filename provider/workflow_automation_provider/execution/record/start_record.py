@@ -121,8 +121,9 @@ class StartRecord(TaskRecord):
 
     def _reports(self, start: Start, *, certainly: bool) -> RunReports:
         """Return what the run of a start has reported, as far as it is seen."""
-        assert start.token_hash  # noqa: S101
-        key = report_key(start.token_hash)
+        token = start.token_hash
+        assert token  # noqa: S101
+        key = report_key(token)
         entry = self.get(key)
         if entry is None and certainly:
             self.probe()
@@ -130,17 +131,16 @@ class StartRecord(TaskRecord):
         if entry is not None:
             self._seen[key] = entry
         if key not in self._seen and start.mailbox:
-            self._copy_mailbox(start)
+            self._copy_mailbox(start.mailbox, token)
 
-        return read_reports(start.token_hash, self._seen.get(key))
+        return read_reports(token, self._seen.get(key))
 
-    def _copy_mailbox(self, start: Start) -> None:
+    def _copy_mailbox(self, mailbox: str, token: str) -> None:
         """Record what the run has written to its mailbox, if anything."""
-        assert start.token_hash  # noqa: S101
         assert self._read_end  # noqa: S101
-        end = self._read_end(start.mailbox, start.token_hash)
+        end = self._read_end(mailbox, token)
         if end:
-            key, entry = report_key(start.token_hash), entry_of(RunReports(end=end))
+            key, entry = report_key(token), entry_of(RunReports(end=end))
             self.set(key, entry)
             self._seen[key] = entry
 
@@ -167,9 +167,10 @@ class StartRecord(TaskRecord):
 
         return f"try {place[0]} may have started a run: its entry cannot be read."
 
-    def last_message(self, token: str) -> LastMessage:
-        """Return what the run with a token reported last while it worked."""
-        return read_message(self.get(message_key(token)))
+    def last_message(self, start: Start) -> LastMessage:
+        """Return what the run of a start, which has a token, reported last while it worked."""
+        assert start.token_hash  # noqa: S101
+        return read_message(self.get(message_key(start.token_hash)))
 
     def adopted(self) -> RunResult | None:
         """

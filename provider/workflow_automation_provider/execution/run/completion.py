@@ -150,8 +150,7 @@ class CompletionWait:
 
     def _last_report_at(self, known: KnownStart) -> datetime:
         """Return when the run last reported something, or the wait began."""
-        assert known.start.token_hash  # noqa: S101
-        return known.last_report_at(self._tools.record.last_message(known.start.token_hash))
+        return known.last_report_at(self._tools.record.last_message(known.start))
 
     def _trigger_failed(self, known: KnownStart) -> WorkflowAutomationError:
         """Return the error for a task whose trigger has failed, or was never run in time."""
@@ -303,10 +302,9 @@ class CompletionWait:
 
     def _reports_text(self, known: KnownStart) -> str:
         """Return when the run reported what, in order, and the last call that was refused."""
-        assert known.start.token_hash  # noqa: S101
         message = LastMessage()
         with contextlib.suppress(Exception):  # it decides nothing
-            message = self._tools.record.last_message(known.start.token_hash)
+            message = self._tools.record.last_message(known.start)
 
         reports: list[tuple[datetime, str]] = []
         if known.reports.claim:
