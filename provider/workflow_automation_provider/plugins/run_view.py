@@ -342,28 +342,9 @@ def _batch(row: Any, task: TaskNow, entry: Any) -> RunView:
 
 def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any]) -> RunView:
     try_number = entry.get("try_number")
-    counts = {**entry["counts"]}
-    is_being_sent = task.state == "running" and task.try_number == try_number
-    if not is_being_sent:
-        # Of a try that was killed: it may have sent them.
-        in_flight = entry.get("in_flight", 0)
-        counts["unknown"] += in_flight
-        counts["remaining"] -= in_flight
-
+    counts = _count_items(task, entry)
     known = KnownBatch(folder=entry.get("folder", ""), has_ends="success" in counts)
-    number, total, what = counts["started"], counts["total"], "started"
-    done = total - counts["remaining"]
-    if known.has_ends:
-        number, what = counts["success"], "succeeded"
-    elif "ended" in entry:
-        # An item in doubt is settled by its end.
-        total = counts["started"] + counts["unknown"]
-        number = done = entry["ended"]
-        what = "runs have ended"
-
-    parts = [f"{number:,} of {total:,} {what}"]
-    parts += [f"{counts[name]:,} {words}" for name, words in _COUNTS.items() if counts.get(name)]
-    text = ", ".join(parts)
+    text, part = _how_far(known, counts, entry)
 
     state = RunStatus.ENDED if task.has_ended else RunStatus.STARTING
     if "ended" in entry and not task.has_ended:
@@ -372,8 +353,8 @@ def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any])
         state = RunStatus.DOUBT
 
     progress = until = None
-    if total and not task.has_ended:
-        progress = _part(done / total)
+    if not task.has_ended:
+        progress = part
     if known.folder and not task.has_ended:
         until = datetime.fromisoformat(entry["until"]).astimezone(UTC)
 
@@ -391,6 +372,38 @@ def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any])
         progress=progress,
         until=until,
     )
+
+
+def _count_items(task: TaskNow, entry: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many items of a batch there are of each kind, as far as its last entry tells."""
+    counts = {**entry["counts"]}
+    is_being_sent = task.state == "running" and task.try_number == entry.get("try_number")
+    if not is_being_sent:
+        # Of a try that was killed: it may have sent them.
+        in_flight = entry.get("in_flight", 0)
+        counts["unknown"] += in_flight
+        counts["remaining"] -= in_flight
+
+    return counts
+
+
+def _how_far(
+    known: KnownBatch, counts: Mapping[str, int], entry: Mapping[str, Any]
+) -> tuple[str, float | None]:
+    """Return how far a batch is, in words and as a part of the whole."""
+    number, total, what = counts["started"], counts["total"], "started"
+    done = total - counts["remaining"]
+    if known.has_ends:
+        number, what = counts["success"], "succeeded"
+    elif "ended" in entry:
+        # An item in doubt is settled by its end.
+        total = counts["started"] + counts["unknown"]
+        number = done = entry["ended"]
+        what = "runs have ended"
+
+    parts = [f"{number:,} of {total:,} {what}"]
+    parts += [f"{counts[name]:,} {words}" for name, words in _COUNTS.items() if counts.get(name)]
+    return ", ".join(parts), _part(done / total) if total else None
 
 
 def _part(value: float) -> float | None:
