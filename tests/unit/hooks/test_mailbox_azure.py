@@ -169,9 +169,9 @@ def test_a_connection_is_kept_for_each_thread_of_a_batch(managed):
 
 
 def test_a_managed_identity_signs_for_seven_days_less_a_margin(managed):
-    assert managed.sign(azure.MAX_LIFETIME)
+    assert managed.sign(azure.MAX_LIFETIME_BY_DELEGATION)
     with pytest.raises(InvalidRequestError, match="completion_timeout") as caught:
-        managed.check(azure.MAX_LIFETIME + timedelta(seconds=1), SERVICE)
+        managed.check(azure.MAX_LIFETIME_BY_DELEGATION + timedelta(seconds=1), SERVICE)
     assert "account key" in str(caught.value)
 
 

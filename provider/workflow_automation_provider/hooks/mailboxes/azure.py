@@ -29,7 +29,7 @@ _CLOCK_SKEW = timedelta(minutes=15)
 # In which the URLs of a batch are signed with the same user delegation key.
 _KEY_STEP = timedelta(minutes=10)
 
-MAX_LIFETIME = timedelta(days=7) - _CLOCK_SKEW - _KEY_STEP
+MAX_LIFETIME_BY_DELEGATION = timedelta(days=7) - _CLOCK_SKEW - _KEY_STEP
 """Of a URL that is signed with a user delegation key."""
 
 _HOOK = "airflow.providers.microsoft.azure.hooks.wasb"
@@ -150,7 +150,8 @@ def _signing_key(client: Any, expiry: datetime, lifetime: timedelta) -> dict[str
     if hasattr(credential, "account_key"):
         return {"account_key": credential.account_key}
     if hasattr(credential, "get_token"):
-        check_lifetime(lifetime, MAX_LIFETIME, "A connection with an account key has no limit.")
+        hint = "A connection with an account key has no limit."
+        check_lifetime(lifetime, MAX_LIFETIME_BY_DELEGATION, hint)
         until = math.ceil(expiry.timestamp() / _KEY_STEP.total_seconds()) * _KEY_STEP
         return {"user_delegation_key": _delegation_key(client, until)}
 

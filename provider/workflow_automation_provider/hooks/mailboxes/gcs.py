@@ -14,6 +14,7 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.hooks.mailboxes.store import (
     MAX_CLIENTS,
     MAX_CONNECTIONS,
+    MAX_LIFETIME,
     Written,
     asking,
     check_lifetime,
@@ -21,9 +22,6 @@ from workflow_automation_provider.hooks.mailboxes.store import (
     create_by,
     is_busy,
 )
-
-MAX_LIFETIME = timedelta(days=7)
-"""Of a URL that a key file signs, with Signature Version 4."""
 
 MAX_LIFETIME_BY_IAM = timedelta(hours=12)
 """After which Google may replace the key with which IAM has signed."""

@@ -16,6 +16,7 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.hooks.mailboxes.store import (
     MAX_CLIENTS,
     MAX_CONNECTIONS,
+    MAX_LIFETIME,
     Written,
     asking,
     check_lifetime,
@@ -23,9 +24,6 @@ from workflow_automation_provider.hooks.mailboxes.store import (
     create_by,
     is_busy,
 )
-
-MAX_LIFETIME = timedelta(days=7)
-"""Of a URL with Signature Version 4."""
 
 # Also for the request for a role.
 _LIMITS = {"connect_timeout": 10, "read_timeout": 20, "retries": {"max_attempts": 2}}

@@ -38,6 +38,9 @@ _Client = TypeVar("_Client")
 # The clients that are being made: without it, each thread of a batch would make one, all at once.
 _opening: dict[Any, Future[Any]] = {}
 
+MAX_LIFETIME = timedelta(days=7)
+"""Of a URL with Signature Version 4, which S3 and Google Cloud Storage share."""
+
 _SECONDS = 20
 
 _PAUSES = (1.0, 3.0, 0.0)
