@@ -16,13 +16,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 import trustme
+
+from store_handler import StoreHandler
 
 NAME = "devstoreaccount1"
 KEY = base64.b64encode(b"the key of the account, of which nothing may show" * 2).decode()
@@ -180,21 +182,10 @@ def _delegation_key(body: bytes) -> Response:
     )
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(StoreHandler):
     account: AzureAccount
-    protocol_version = "HTTP/1.1"
 
-    def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        status, more, content = self.account.respond(self.command, self.path, self.headers, body)
-        self.send_response(status)
-        for name, value in more.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+    def respond(self, body: bytes) -> Response:
+        return self.account.respond(self.command, self.path, self.headers, body)
 
-    do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 - the names are given
-
-    def log_message(self, *_: Any) -> None:
-        pass
+    do_GET = do_POST = do_PUT = do_DELETE = StoreHandler.answer  # noqa: N815 - the names are given

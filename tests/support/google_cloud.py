@@ -238,14 +238,7 @@ class _Handler(ProxiedHandler):
     def connected(self, host: str) -> None:
         self.cloud.tunnels.append(host)
 
-    def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        status, more, content = self.cloud.respond(self.command, self.path, self.headers, body)
-        self.send_response(status)
-        for name, value in more.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+    def respond(self, body: bytes) -> Response:
+        return self.cloud.respond(self.command, self.path, self.headers, body)
 
-    do_GET = do_POST = do_PUT = _answer  # noqa: N815 - the names are given
+    do_GET = do_POST = do_PUT = ProxiedHandler.answer  # noqa: N815 - the names are given

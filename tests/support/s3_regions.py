@@ -83,20 +83,17 @@ class Regions:
 class _Handler(ProxiedHandler):
     regions: Regions
 
-    def _answer(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        status, code, body = self.regions.respond(
+    def respond(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        status, code, content = self.regions.respond(
             self.command, self.headers["Host"], self.path, self.headers
         )
         if code:
             region = self.regions.region
-            body = f"<Error><Code>{code}</Code><Region>{region}</Region></Error>".encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Last-Modified", "Sat, 28 Nov 2026 12:00:00 GMT")
-        self.send_header("x-amz-bucket-region", self.regions.region)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+            content = f"<Error><Code>{code}</Code><Region>{region}</Region></Error>".encode()
+        headers = {
+            "Last-Modified": "Sat, 28 Nov 2026 12:00:00 GMT",
+            "x-amz-bucket-region": self.regions.region,
+        }
+        return status, headers, content
 
-    do_GET = do_HEAD = do_PUT = _answer  # noqa: N815 - the names are given
+    do_GET = do_HEAD = do_PUT = ProxiedHandler.answer  # noqa: N815 - the names are given

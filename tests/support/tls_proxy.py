@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from http.server import BaseHTTPRequestHandler
 from ssl import PROTOCOL_TLS_SERVER, SSLContext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from store_handler import StoreHandler
 
 if TYPE_CHECKING:
     import trustme
 
 
-class ProxiedHandler(BaseHTTPRequestHandler):
+class ProxiedHandler(StoreHandler):
     """What follows a CONNECT is answered here, with a certificate for the name that was asked."""
 
     authority: trustme.CA
-    protocol_version = "HTTP/1.1"
 
-    def do_CONNECT(self) -> None:
+    def do_CONNECT(self) -> None:  # noqa: N802 - the name is given
         host = self.path.partition(":")[0]
         self.connected(host)
         self.send_response(200)
@@ -30,6 +30,3 @@ class ProxiedHandler(BaseHTTPRequestHandler):
 
     def connected(self, host: str) -> None:
         """Take note of a connection to a host."""
-
-    def log_message(self, *_: Any) -> None:
-        pass

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Iterable
+from datetime import timedelta
 
 import pytest
 from hypothesis import strategies as st
@@ -37,6 +39,31 @@ def connect(monkeypatch):
 @pytest.fixture
 def hook(service):
     return WorkflowAutomationHook()
+
+
+@pytest.fixture
+def log_all(caplog, monkeypatch):
+    """
+    Do all that a mailbox can, with each logger at DEBUG.
+
+    And return the URL that it signs, and what was logged, to which ``other``, one of the loggers
+    that it keeps quiet, adds a line afterwards.
+    """
+
+    def use(mailbox, service_url, other):
+        hour = timedelta(hours=1)
+        # Google's libraries log nothing unless the user has asked for it.
+        monkeypatch.setattr(logging.getLogger("google"), "propagate", True)
+        with caplog.at_level(logging.DEBUG), caplog.at_level(logging.DEBUG, "google"):
+            mailbox.check(hour, service_url)
+            mailbox.exists()
+            mailbox.read(9)
+            mailbox.indexes()
+            url = mailbox.sign(hour)
+            logging.getLogger(other).debug("of others")
+        return url, "".join(str(vars(record)) for record in caplog.records)
+
+    return use
 
 
 @pytest.fixture

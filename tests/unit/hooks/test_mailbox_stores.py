@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import socket
 import sys
 import threading
@@ -464,17 +463,8 @@ def test_no_client_is_kept_for_the_next_test_of_a_user(place, mailbox, request):
 # Secrets ------------------------------------------------------------------------------------------
 
 
-def test_no_secret_is_shown_at_debug(place, mailbox, caplog, monkeypatch):
-    # Google's libraries log nothing unless the user has asked for it.
-    monkeypatch.setattr(logging.getLogger("google"), "propagate", True)
-    with caplog.at_level(logging.DEBUG), caplog.at_level(logging.DEBUG, "google"):
-        mailbox.check(HOUR, SERVICE)
-        mailbox.exists()
-        mailbox.read(9)
-        mailbox.indexes()
-        url = mailbox.sign(HOUR)
-        logging.getLogger("urllib3.connectionpool").debug("of others")
-    logged = "".join(str(vars(record)) for record in caplog.records)
+def test_no_secret_is_shown_at_debug(place, mailbox, log_all):
+    url, logged = log_all(mailbox, SERVICE, "urllib3.connectionpool")
     assert "of others" in logged
     secrets = [*place.secrets, *secrets_of(url)]
     assert not [secret for secret in secrets if secret in logged]
