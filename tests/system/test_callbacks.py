@@ -14,8 +14,8 @@ PROJECT = Path(__file__).parents[2]
 
 
 def test_on_postgresql() -> None:
-    tests = [f"tests/unit/plugins/test_{name}.py" for name in ("callback_endpoint", "claims")]
-    tests.append("tests/crash/test_claim_races.py")
+    names = ("callback_endpoint", "claims", "claim_races")
+    tests = [f"tests/unit/plugins/test_{name}.py" for name in names]
     with temporary_home("callbacks") as home:
         database = PostgreSQL(home)
         try:

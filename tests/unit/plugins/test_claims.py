@@ -115,7 +115,7 @@ def test_revoked(waiting, say, state, claim, end):
         assert (task.reports == RunReports()) == (told == 503)
 
 
-# At once; tests/crash/test_claim_races.py has runs that call together.
+# At once; test_claim_races.py has runs that call together.
 
 
 @pytest.mark.parametrize("status", EVERY)
