@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
+
 from common import say
 from quick_service import quick_service
 
@@ -52,10 +54,10 @@ class _Store(asyncio.Protocol):
     A connection to the store.
 
     :param end: what each object has
-    :param number: how many there are in any folder, from the second time on that it is listed
+    :param number: how many there are in any folder, once the runs have ended
     """
 
-    lists = 0
+    have_ended = False
 
     def __init__(self, end: bytes, number: int) -> None:
         self._end, self._number = end, number
@@ -80,6 +82,8 @@ class _Store(asyncio.Protocol):
         status, body = "200 OK", b""
         if method == "PUT":
             status = "412 Precondition Failed"  # the probe is there already
+        elif method == "POST":
+            type(self).have_ended = True
         elif "list-type=2" in target:
             body = self._page(parse_qs(urlsplit(target).query))
         elif method == "GET":
@@ -93,9 +97,7 @@ class _Store(asyncio.Protocol):
     def _page(self, query: dict[str, list[str]]) -> bytes:
         prefix = query["prefix"][0]
         first = int(query.get("continuation-token", ["0"])[0])
-        if first == 0:
-            type(self).lists += 1
-        last = min(first + PAGE, self._number) if self.lists > 1 else 0
+        last = min(first + PAGE, self._number) if self.have_ended else 0
         more = "<IsTruncated>false</IsTruncated>"
         if 0 < last < self._number:
             more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{last}</NextContinuationToken>"
@@ -255,6 +257,7 @@ def measure(given: Given, rounds: int) -> dict[str, list[Result]]:
         os.environ.update(airflow_environment(given.home / "airflow", QUIET, connections))
         with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
             entries, kwargs = pool.apply(_start, (given,))
+            httpx.post(url)  # the runs have ended
             for _ in range(rounds):
                 found["batch"].append(pool.apply(collect, (given, entries, kwargs)))
                 found["boto3"].append(pool.apply(boto3_threads, (given, url)))
