@@ -11,7 +11,7 @@ import httpx
 
 from workflow_automation_provider.client.network import Proxy, unusable_proxy
 from workflow_automation_provider.client.protocol import Response
-from workflow_automation_provider.client.quiet import HTTP_LOGGERS, quiet
+from workflow_automation_provider.client.quiet import quiet
 from workflow_automation_provider.client.responses.body import RESPONSE_LIMIT, too_large
 from workflow_automation_provider.client.responses.cause import is_refusal_of_client
 
@@ -58,7 +58,7 @@ class Transport(httpx.BaseTransport):
             headers=request.headers.raw,
             content=progress.writes(request.stream),
         )
-        with quiet(HTTP_LOGGERS), contextlib.closing(connection):
+        with quiet(), contextlib.closing(connection):
             unread = pool.handle_request(core_request)
             if not progress.has_read:
                 raise httpcore.RemoteProtocolError(

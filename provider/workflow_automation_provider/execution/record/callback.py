@@ -22,6 +22,7 @@ made text, or left out.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import math
@@ -243,11 +244,16 @@ def _without_mailbox(token: str, value: Any) -> Any:
 
 def _reveals_mailbox(token: str, value: Any) -> bool:
     """Return whether the URL is there, also in another form, or its query as an object."""
+    return _redactor_of(token).reveals(json.dumps(value))
+
+
+@functools.lru_cache(maxsize=1)  # the runs of a batch have the same token
+def _redactor_of(token: str) -> Redactor:
     redactor = Redactor([], key=token)
     for mark in SIGNATURE_MARKS:
         redactor.add_marker(mark)
 
-    return redactor.reveals(json.dumps(value))
+    return redactor
 
 
 def _with_texts(value: Any, change: Callable[[str], str]) -> Any:

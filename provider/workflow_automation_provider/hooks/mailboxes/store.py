@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +17,7 @@ from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from workflow_automation_provider.client.quiet import HTTP_LOGGERS, quiet
+from workflow_automation_provider.client.quiet import quiet
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -153,9 +152,7 @@ def asking(
 
         raise extra_missing("it", extra) from None
 
-    # Another thread may make loggers meanwhile.
-    known = list(logging.root.manager.loggerDict)
-    with quiet(name for name in known if name.startswith(loggers)):
+    with quiet(*loggers):
         try:
             yield
         except Exception as error:
@@ -197,7 +194,7 @@ def create_by(
         timeout=_SECONDS,
     )
     for pause in _PAUSES:
-        with quiet(HTTP_LOGGERS):
+        with quiet():
             response = put(url, content=b"\n", headers=headers)
 
         found = _CODE.search(response.text)
