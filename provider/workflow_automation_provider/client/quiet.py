@@ -8,8 +8,8 @@ import logging
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-# They log URLs, the headers of responses and errors that quote these: a service may have put the key
-# into one, and some of Airflow's executors print logs unmasked.
+# They log URLs, the headers of responses and errors that quote these: a service may have put the
+# key into one, and some of Airflow's executors print logs unmasked.
 _HTTP_LOGGERS = (
     "httpx",
     *(f"httpcore.{part}" for part in ("connection", "http11", "proxy", "socks")),
