@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 
 PROJECT = Path(__file__).parent.parent
 
+RECORD = PROJECT / "provider/workflow_automation_provider/execution/record/README.md"
+"""What is stored, for maintainers."""
+
+PAGES = (*(PROJECT / "docs").rglob("*.md"), RECORD)
+
 _CUT = re.compile(r"^(<!-- cut: (\S+) (\S+) -->\n+```python\n).*?^```$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(
     r"^(<!-- (arguments|statuses|public|stored): (\S+)(?: (.+))? -->\n)(?:\n(?:\|.*\n)+)?",
@@ -195,7 +200,7 @@ def made(match: re.Match[str]) -> str:
 
 def main() -> None:
     """Renew the pages whose snippets or tables have changed."""
-    for page in (PROJECT / "docs").rglob("*.md"):
+    for page in PAGES:
         text = page.read_text(encoding="utf-8")
         if (new := renewed(text)) != text:
             page.write_text(new, encoding="utf-8")

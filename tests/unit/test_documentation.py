@@ -19,7 +19,7 @@ import pytest
 import public_face
 import snippets
 from code_blocks import read_code_blocks
-from doc_pages import DOCS, PAGES, ROOT, anchors, is_from_example, links
+from doc_pages import PAGES, ROOT, anchors, is_from_example, links
 
 PACKAGE = "workflow_automation_provider"
 EXAMPLES = sorted((ROOT / "example_dags").glob("*.py"))
@@ -73,7 +73,7 @@ def test_quoted_sentences_are_in_the_code():
 # Links and the navigation -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "benchmarks" / "README.md"], ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "benchmarks" / "README.md", snippets.RECORD], ids=name_of)
 def test_links_lead_somewhere(page):
     for link in links(page):
         if re.match(r"[a-z]+:", link):
@@ -101,7 +101,7 @@ def test_each_page_is_in_the_navigation_once():
 # Snippets -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", DOCS, ids=name_of)
+@pytest.mark.parametrize("page", snippets.PAGES, ids=name_of)
 def test_snippets_are_those_of_the_examples(page):
     text = page.read_text()
     patterns = (snippets._CUT, snippets._TABLE)
@@ -111,7 +111,7 @@ def test_snippets_are_those_of_the_examples(page):
 
 def test_each_stored_type_is_on_the_page_of_the_record():
     """Each of its fields is then as well: of one without a meaning, the page cannot be made."""
-    text = (ROOT / "docs" / "record.md").read_text()
+    text = snippets.RECORD.read_text()
     modules = [*(ROOT / "provider" / PACKAGE).rglob("*.py")]
     stored = {
         name
