@@ -250,15 +250,15 @@ class BatchExecution:
     def _log_start(self, number: int, flow_id: str | None) -> None:
         flow = f"flow {flow_id}" if flow_id else "the flow of the API key"
         self._log.info(
-            "Starting %d runs of %s via connection %s.",
-            number,
+            "Starting %s of %s via connection %s.",
+            _runs(number),
             flow,
             self._hook.workflow_automation_conn_id,
         )
         self._log.info(
-            "If this try is killed, up to %d runs may have been started that only a later try "
+            "If this try is killed, up to %s may have been started that only a later try "
             "reports. After the last try, look in the workflow's list of runs.",
-            min(self._window, number),
+            _runs(min(self._window, number)),
         )
 
     def _send_all(self, items: Iterator[Item]) -> None:
@@ -520,3 +520,7 @@ class BatchExecution:
 
         place = f"Its run writes its end to {self._ends.url_of(item['index'])}."
         return {**item, "why": f"{item.get('why', '')} {place}".strip()}
+
+
+def _runs(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"
