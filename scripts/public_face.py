@@ -1,5 +1,5 @@
 """
-Make the tables of ``docs/public.md`` from the code: all that the versions keep.
+Make the tables of ``docs/api.md`` from the code: all that the versions keep.
 
 What a module lists in ``__all__`` is public; of some modules, which offer more to the rest of the
 package, only the names below.
@@ -138,10 +138,53 @@ def _arguments(function: Callable[..., object]) -> str:
             continue
 
         default = ... if " at 0x" in repr(parameter.default) else parameter.default
-        bare.append(parameter.replace(annotation=parameter.empty, default=default))
+        bare.append(parameter.replace(annotation=_choices(parameter), default=default))
 
     text = str(signature.replace(parameters=bare, return_annotation=signature.empty))
     return text.replace("datetime.timedelta", "timedelta").replace("mappingproxy({})", "{}")
+
+
+def _choices(parameter: inspect.Parameter) -> Any:
+    """Return the values that an argument takes, nothing where its annotation does not name them."""
+    try:
+        annotation = eval(str(parameter.annotation), _choice_types())
+    except (NameError, SyntaxError):
+        return parameter.empty
+
+    alternatives = typing.get_args(annotation)
+    values = [
+        value
+        for literal in (annotation, *alternatives)
+        if typing.get_origin(literal) is typing.Literal
+        for value in typing.get_args(literal)
+    ]
+    if values and type(None) in alternatives:
+        values.append(None)
+    return _Choices(values) if values else parameter.empty
+
+
+class _Choices:
+    """Values, as a signature shows them in place of a type."""
+
+    def __init__(self, values: list[object]) -> None:
+        self._values = values
+
+    def __repr__(self) -> str:
+        return " | ".join(map(repr, self._values))
+
+
+@functools.cache
+def _choice_types() -> dict[str, Any]:
+    """Return what the names in an annotation stand for, where they are public choices."""
+    found: dict[str, Any] = {"Literal": typing.Literal}
+    for module, names in PUBLIC.items():
+        values = vars(importlib.import_module(f"{PACKAGE}.{module}"))
+        found |= {
+            name: values[name]
+            for name in names
+            if typing.get_origin(values[name]) is typing.Literal
+        }
+    return found
 
 
 def _members(value: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What users may import: docs/public.md lists it, with its arguments, and is renewed on purpose."""
+"""What users may import: docs/api.md lists it, with its arguments, and is renewed on purpose."""
 
 from __future__ import annotations
 
