@@ -10,7 +10,6 @@ import shlex
 import textwrap
 from datetime import UTC, datetime
 from importlib.metadata import metadata
-from types import SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
@@ -19,7 +18,6 @@ from code_blocks import read_code_blocks
 from doc_pages import DOCS, ROOT, is_from_example
 from workflow_automation_provider.client.file_format import DEFAULT_FILE_FORMAT
 from workflow_automation_provider.exceptions import Accepted, OutcomeUnknownError
-from workflow_automation_provider.execution import retry
 from workflow_automation_provider.execution.errors import TICK
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
@@ -161,7 +159,7 @@ def test_the_dag_with_http_operator(run_dag, service, monkeypatch):
 
 def test_what_a_batch_returns(run_dag, data, service):
     """And each mapped batch writes a file of its own."""
-    items, summary = (json.loads(block.text) for block in read_code_blocks(BATCH, "json"))
+    items, summary = (json.loads(block.text) for block in read_code_blocks(BATCH, "json", "Result"))
     (path,) = re.findall(r"`(\"/data/runs-.+?\")`", BATCH.read_text())
     service.faults.add("reject", inputs={"customer": "Grace"}, body="", times=2)
     result = run_dag(f"""
@@ -180,6 +178,30 @@ def test_what_a_batch_returns(run_dag, data, service):
     assert result.xcom("summary") == {**summary, "path": f"{data}/runs.jsonl"}
     written = [path.read_text().splitlines() for path in sorted(data.glob("runs-*.jsonl"))]
     assert [[json.loads(line)["index"] for line in lines] for lines in written] == [[0], [0]]
+
+
+@pytest.mark.since_3_3
+def test_what_a_batch_that_waits_returns(
+    run_dag, data, service, workflow_automation_connect, tmp_path
+):
+    lines, summary = (block.text for block in read_code_blocks(BATCH, "json", "Wait for the ends"))
+    workflow_automation_connect(extra={"callback_base_url": (tmp_path / "ends").as_uri()})
+    service.callbacks.add(result={"rows": 3}, inputs={"customer": "Ada"})
+    service.callbacks.add("failed", message="No orders")
+    result = run_dag(f"""
+        with DAG("what_a_batch_that_waits_returns", schedule=None):
+            TriggerFlowBatchOperator(
+                task_id="batch",
+                batch="{data}/customers.jsonl",
+                output_path="{data}/runs.jsonl",
+                wait_for_completion=True,
+                on_run_failed="skip",
+                max_concurrency=1,
+            )
+    """)
+    written = (data / "runs.jsonl").read_text().replace(service.url, "https://service.example")
+    assert [*map(json.loads, written.splitlines())] == [*map(json.loads, lines.splitlines())]
+    assert result.xcom("batch") == {**json.loads(summary), "path": f"{data}/runs.jsonl"}
 
 
 def test_the_readmes_dag_that_waits_passes_a_field_on(run_block):
@@ -229,53 +251,28 @@ def test_what_an_upload_returns(run_dag, service, data):
 # Errors -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def fail_as_shown(run_dag, task_errors, service):
-    """
-    Run a trigger whose tries all end with the error that the page shows.
-
-    But for what differs from run to run.
-    """
-
-    def without_numbers(text):
-        text = text.replace(service.base_url, "https://service.example/api")
-        # The hint for a service over http.
-        text = re.sub(r"Check the connection's base URL[^\n]*\n", "", text)
-        # The hint for an Airflow whose Clear drops the state.
-        text = text.replace(f"{TICK}\n", "")
-        return re.sub(r"[\d.]+ s|\d+ times", "N", text.replace("Flow: demo-flow", "Flow: FLOW"))
-
-    def run(shown, arguments, tries=1):
-        source = f"""
-            with DAG("fails_as_shown", schedule=None):
-                TriggerFlowOperator(task_id="trigger", retries=1, retry_delay=pendulum.duration(seconds=1), {arguments})
-        """
-        run_dag(source, ends="failed")
-        said = [without_numbers(str(error)) for error in task_errors]
-        assert said == [without_numbers(shown.text.strip())] * tries
-        return task_errors[0]
-
-    return run
-
-
-def test_the_error_of_an_unknown_outcome(fail_as_shown, service):
-    """A listener also gets its facts."""
-    shown, _ = read_code_blocks(FAILS, "text")
+def test_the_error_of_an_unknown_outcome(run_dag, task_errors, service):
+    """It is that of the page, and a listener also gets its facts."""
+    (shown,) = read_code_blocks(FAILS, "text")
     service.faults.add("drop_after")
-    error = fail_as_shown(shown, "")
+    run_dag(
+        """
+        with DAG("fails_as_shown", schedule=None):
+            TriggerFlowOperator(task_id="trigger", retries=1)
+        """,
+        ends="failed",
+    )
+    (error,) = task_errors
     assert isinstance(error, OutcomeUnknownError)
     assert (error.accepted, error.status) == (Accepted.MAYBE, None)
 
-
-def test_the_error_of_a_busy_service(fail_as_shown, service, monkeypatch):
-    # A clock of its own: on a loaded machine the first attempt would use up the time.
-    slept: list[float] = []
-    monkeypatch.setattr(
-        retry, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
-    )
-    _, shown = read_code_blocks(FAILS, "text")
-    service.faults.add("busy", retry_after="1", body="", times=None)
-    fail_as_shown(shown, "send_retry_timeout=1.5", tries=2)
+    said = str(error).replace(service.base_url, "https://service.example/api")
+    said = said.replace("Flow: demo-flow", "Flow: FLOW")
+    # The hint for a service over http.
+    said = re.sub(r"Check the connection's base URL[^\n]*\n", "", said)
+    # The hint for an Airflow whose Clear drops the state.
+    said = said.replace(f"{TICK}\n", "")
+    assert said == shown.text.strip()
 
 
 @pytest.mark.parametrize(("fault", "notified"), [("drop_after", True), ("reject", False)])
@@ -422,9 +419,9 @@ def test_the_default_file_format():
 
 @pytest.mark.parametrize("command", PIP)
 def test_pip_installs_what_there_is(command):
-    for what in shlex.split(command)[2:]:
-        if what == "dist/*.whl":
-            assert "pip wheel --no-deps --wheel-dir dist ." in PIP
-        elif what.startswith("."):
+    if "dist/*.whl" in command:
+        assert "pip wheel --no-deps --wheel-dir dist ." in PIP
+    for what in shlex.split(command.replace("$(echo dist/*.whl)", "."))[2:]:
+        if what.startswith("."):
             requirement = Requirement(what.replace(".", "airflow-provider-workflow-automation", 1))
             assert requirement.extras <= {*metadata(requirement.name).get_all("Provides-Extra", [])}

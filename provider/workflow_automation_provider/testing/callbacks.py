@@ -114,7 +114,7 @@ class Callback:
     :param started: seconds from the start of the run to its first step; None for a flow without
         one. A mailbox takes the end alone
     :param claims: how often the first step calls, even after 200
-    :param running: objects with ``progress``, ``message`` or ``delay``, one for each word in
+    :param running: objects with ``progress``, ``message`` or ``delay``, one for each call in
         between
     :param obeys: False for a flow that works on, whatever its calls get
     :param names_run: with ``started``: whether its calls say the ``run_id``, and the first the
