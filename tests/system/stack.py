@@ -31,7 +31,7 @@ from real_airflow import OLD_HEARTBEAT, QUICK_RECOVERY, executions_seen
 
 HERE = Path(__file__).parent
 WORKERS = ("worker-1", "worker-2")
-USERS = {"flow": "user", "operator": "op", "viewer": "viewer"}  # their roles
+USERS = {"flow": "user", "viewer": "viewer"}  # their roles
 JWT_SECRET = "a secret of the tests, long enough for HS512, which wants 64 bytes"
 
 
