@@ -311,7 +311,11 @@ CASES: dict[str, list[Callable[[Tries], object]]] = {
     "files that are not there": [execute(trigger(files="/nowhere/*.csv"))],
     "files that are not JSON": [execute(trigger(files=[{"a": {1}}]))],
     "files for a run without an id": [fault("response", body={}), execute(trigger(files=FILES))],
-    "a batch that changed": [execute(batch([{"number": 1}])), execute(batch([{"number": 2}]))],
+    "a batch that changed": [
+        fault("reject", status=401, inputs={"number": 2}),
+        execute(batch([{"number": 1}, {"number": 2}], max_concurrency=1)),
+        execute(batch([{"number": 2}])),
+    ],
     "an output_path that is a folder": [execute(batch([], output_path="/"))],
     "a wait without a store": [lambda tries: waits().execute(tries.fixture("context")())],
     "a wait without its entries": [airflow(STATE_STORE__CLEAR_ON_SUCCESS="True"), execute(waits())],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 
@@ -11,6 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from entry_keys import batch_key
 from workflow_automation_provider.exceptions import (
     Accepted,
+    FileUnavailableError,
     InvalidRequestError,
     OutcomeUnknownError,
     RejectedError,
@@ -30,10 +32,26 @@ def test_a_later_try_returns_what_is_recorded(batch, service, tmp_path):
     service.stop()  # not even asked
     assert batch(rows(9), **options, try_number=2) == first
     assert output.read_bytes() == written
-    with pytest.raises(InvalidRequestError, match=r"batch\[0\] "):
-        batch([{"n": "another"}], **options, try_number=3)
-    assert output.read_bytes() == written
     assert len(service.runs) == 8
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_only_what_is_left_to_be_sent_needs_the_batch(batch, service, tmp_path, is_sent):
+    path = tmp_path / "batch.jsonl"
+    path.write_text('{"n": 0}\n{"n": 1}\n')
+    if not is_sent:
+        service.faults.add("reject", status=401, inputs={"n": 1})
+    with contextlib.suppress(RejectedError):
+        batch(str(path), max_concurrency=1)
+
+    path.unlink()
+    if is_sent:
+        assert statuses(batch(str(path), try_number=2)) == {"started": 2}
+    else:
+        with pytest.raises(FileUnavailableError) as caught:
+            batch(str(path), try_number=2)
+        assert caught.value.accepted is Accepted.YES
+    assert times_started(service) == Counter(range(2 if is_sent else 1))
 
 
 def test_a_clear_starts_all_anew(batch, service, log):
@@ -87,15 +105,17 @@ def test_a_doubt_stays_where_a_later_try_starts_no_run(batch, service, status):
     [
         (lambda items: items[7].update(n=77), "batch[7]"),
         (lambda items: items.insert(2, {"n": 99}), "batch[2]"),
-        (lambda items: items.pop() and None, "batch[8]"),
+        (lambda items: items.clear(), "batch has 0 items"),
         (lambda _: {"items": 5}, "batch"),
         (lambda _: {"flow_id": "{{ a }}"}, "flow_id"),
         (lambda _: {"output_path": 5}, "output_path"),
     ],
 )
 def test_what_changed_is_named_beside_what_was_started(batch, service, change, named):
-    batch(rows(9))
-    arguments = {"items": rows(9)}
+    service.faults.add("reject", status=401, inputs={"n": 9})
+    with pytest.raises(RejectedError):
+        batch(rows(10), max_concurrency=1)
+    arguments = {"items": rows(10)}
     arguments |= change(arguments["items"]) or {}
     with pytest.raises(InvalidRequestError, match=re.escape(named)) as caught:
         batch(**arguments, try_number=2)

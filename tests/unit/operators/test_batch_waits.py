@@ -337,13 +337,21 @@ def test_a_source_that_is_rejected_whole_is_not_awaited(waiting, begin, service)
     assert waiting.context["ti"].xcoms["return_value"]["started"] == 2
 
 
-def test_what_is_not_sent_in_time_is_not_sent(waiting, begin, service, monkeypatch):
+def test_what_is_not_sent_in_time_is_not_sent_and_the_ends_are_read(waiting, service, monkeypatch):
     left = iter([timedelta(hours=1)] * 3)  # the check, and two items
     monkeypatch.setattr(ends.BatchEnds, "_left", lambda _: next(left, timedelta()))
+    await_ends = ends.BatchEnds.wait
+
+    def wait(self, *arguments):
+        waiting.write(0, result=7)
+        return await_ends(self, *arguments)
+
+    monkeypatch.setattr(ends.BatchEnds, "wait", wait)
     with pytest.raises(InvalidRequestError) as caught:
         waiting(rows(5), max_concurrency=1)
     assert mentions(caught.value.next_step, "completion_timeout")
-    assert waiting.statuses == ["started"] * 2 + ["not started"] * 3
+    assert waiting.statuses == ["success", "overdue"] + ["not started"] * 3
+    assert waiting.items[0]["result"] == 7
     assert len(service.runs) == 2
 
 

@@ -291,14 +291,11 @@ class BatchRecord(TaskRecord):
             self._keep_digest(item.index, item.digest)
             if item.key is not None:
                 self.results.keys[item.index] = item.key
-            if self.must_send(item):
+            if self.must_send(item.index):
                 number_to_send += 1
 
-        for index in self.results.sent_beyond(number):
-            raise _changed_since_sent(
-                f"batch has {number} items, and batch[{index}], which an earlier try sent, is "
-                "missing."
-            )
+        if number < len(self._digests):
+            raise _changed_since_sent(f"batch has {number} items, and an earlier try sent more.")
 
         self.results.total = number
         return number_to_send
@@ -307,7 +304,12 @@ class BatchRecord(TaskRecord):
         """Return whether it is the item that was checked, or that an earlier try sent."""
         return item.index < len(self._digests) and self._digests[item.index] == item.digest
 
-    def must_send(self, item: Item) -> bool:
+    @property
+    def has_sent_all(self) -> bool:
+        """Whether earlier tries have left nothing to send, so that the batch is not needed."""
+        return self.has_opened and not any(map(self.must_send, range(self.total)))
+
+    def must_send(self, index: int) -> bool:
         """
         Return whether this try has to send an item, judging by what earlier tries recorded.
 
@@ -316,7 +318,7 @@ class BatchRecord(TaskRecord):
         be at work. Where a Clear has deleted the entries, the folder is forgotten with them: the
         runs of before write to it, and nobody reads what they write.
         """
-        status = self.results.status(item.index)
+        status = self.results.status(index)
         if status == "unknown":
             return self.start_again
         return status == "not started"
@@ -332,7 +334,7 @@ class BatchRecord(TaskRecord):
             number += 1
             if not self.has(item):
                 raise _changed_meanwhile(item.label)
-            if self.must_send(item):
+            if self.must_send(item.index):
                 yield item
 
         if number != self.results.total:

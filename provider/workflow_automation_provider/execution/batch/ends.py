@@ -165,6 +165,11 @@ class BatchEnds:
         return self._record.until - datetime.now(UTC)
 
     @property
+    def is_over(self) -> bool:
+        """Whether the time is up, so that no further end counts."""
+        return self._left() <= timedelta()
+
+    @property
     def _until(self) -> str:
         return self._record.until.isoformat(timespec="seconds")
 
@@ -191,7 +196,7 @@ class BatchEnds:
         logged = -1
         while True:
             # Before the look: an end that was written in time counts.
-            is_over = self._left() <= timedelta()
+            is_over = self.is_over
             ended = Mailbox(self._record.folder).indexes()
             if is_over or awaited <= ended:
                 return ended

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, cast
 
 from workflow_automation_provider.exceptions import OutcomeUnknownError
-from workflow_automation_provider.execution.record.entries import StartStatus
+from workflow_automation_provider.execution.record.entries import StartStatus, run_result
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Run
@@ -142,11 +142,6 @@ class Results:
             if self.status(index) in ("started", "unknown", "unidentified"):
                 yield index
 
-    def sent_beyond(self, number: int) -> Iterator[int]:
-        """Yield the indexes of the items after the first ``number`` that were sent."""
-        indexes = range(number, len(self._results))
-        return (index for index in indexes if self.status(index) != "not started")
-
     def in_order(self, why_not: str = "") -> Iterator[BatchItem]:
         """
         Yield the results of all items, in the order of the batch.
@@ -200,16 +195,16 @@ def without_bulk(item: BatchItem) -> BatchItem:
 
 def started(index: int, run: Run) -> BatchItem:
     """Return the result of an item whose run was started, without a very long response."""
-    item: BatchItem = {"index": index, "status": "started"}
-    if run.run_id is not None:
-        item["run_id"] = run.run_id
-    if run.run_link is not None:
-        item["run_link"] = run.run_link
-
+    response = None
     if run.run_id is None and run.response is not None:
-        item["response"] = run.response
-        length = len(json.dumps(run.response))
-        if length > _MAX_RESPONSE:
-            item["response"] = f"(not kept: it has {length} characters, see the log)"
+        response = _kept(run.response)
 
+    item: BatchItem = {"index": index, "status": "started"}
+    item.update(cast("BatchItem", run_result(run.run_id, run.run_link, response=response)))
     return item
+
+
+def _kept(response: object) -> object:
+    """Return what is kept of a response: of a very long one, its beginning as text."""
+    text = json.dumps(response)
+    return response if len(text) <= _MAX_RESPONSE else f"{text[:_MAX_RESPONSE]}…"

@@ -154,6 +154,11 @@ class BatchExecution:
 
     def _check_and_start(self) -> None:
         self._record.read()
+        if self._record.has_sent_all:
+            self._go_on_without_source()
+            self._log.info("Earlier tries have sent all items, so the batch is not read again.")
+            return
+
         source = self._opened_source()
         number_to_send = self._check_items(source)
         template = None
@@ -179,6 +184,10 @@ class BatchExecution:
                 f"{number} are in Airflow's task state store."
             )
 
+        self._go_on_without_source()
+
+    def _go_on_without_source(self) -> None:
+        """Take the number of items from the record, where nothing is left to be sent."""
         self._results.total = self._record.total
         self._output.can_be_written = self._output.path != ""
 
@@ -409,9 +418,11 @@ class BatchExecution:
         :raises TaskDeferred: Airflow's signal to suspend the task
         """
         error, items = self._threads.stopped_by, self._items()
-        if error is None and self._ends.are_awaited:
-            error, items = self._await_ends(items, trigger_failure)
-        elif error is None:
+        is_stopped = error is not None
+        if self._ends.are_awaited and (not is_stopped or self._ends.is_over):
+            failure, items = self._await_ends(items, trigger_failure)
+            error = error or failure
+        elif not is_stopped:
             error = worst_result(self._results, self._options)
 
         # Not if the next try writes it: that may be running already, and starts further items.

@@ -46,7 +46,7 @@ def state(record):
     items = [item for item in record.results.in_order() if item["status"] != "not started"]
     for sent in opened(*(item["index"] for item in items)):
         assert record.has(sent)
-        assert not record.must_send(sent)
+        assert not record.must_send(sent.index)
     return {item["index"]: None if item["status"] == "unknown" else item for item in items}
 
 
