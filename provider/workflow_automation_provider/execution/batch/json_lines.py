@@ -8,12 +8,10 @@ import errno
 import functools
 import json
 import os
-from collections import Counter
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.client.files import reason
-from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.execution.batch.location import locate, shown_path
 from workflow_automation_provider.hooks.files.reading import pieces
@@ -32,8 +30,6 @@ _BLOCK = 4 * 1024 * 1024
 
 # How many bytes of a line are shown that is no object: more could reveal a secret.
 _SHOWN = 4
-
-_EXPECTED = "expected one inputs object in each line"
 
 
 def numbered_lines(path: _Path) -> Generator[tuple[int, bytes], None, None]:
@@ -66,37 +62,33 @@ def parse_line(label: str, line: bytes) -> Mapping[str, Any]:
             "upload."
         )
 
-    text = _decode(label, line)
-    members = functools.partial(_members, label)
     try:
         # NaN stays a float, which JSON rejects.
-        value = json.loads(text, object_pairs_hook=members, parse_float=str, parse_int=str)
-    except (json.JSONDecodeError, RecursionError) as error:
+        value = json.loads(line.decode(), parse_float=str, parse_int=str)
+    except (ValueError, RecursionError) as error:
         # Without the original message, which may quote the line.
-        column = f" at column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         raise InvalidRequestError(
-            f"{label} is not JSON{column}{_beginning(line)}: {_EXPECTED}."
+            f"{label} is not JSON in UTF-8{_place(error)}{_beginning(line)}: expected one inputs "
+            "object in each line, not compressed."
         ) from None
 
     if not isinstance(value, Mapping):
-        is_number = isinstance(value, str) and not text.lstrip().startswith('"')
-        kind = "a number" if is_number else kind_of(value)
         raise InvalidRequestError(
-            f"{label} is {kind}: expected an object of input names and values."
+            f"{label} is no object{_beginning(line)}: expected an object of input names and values."
         )
 
     return value
 
 
-def _decode(label: str, line: bytes) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        column = len(line[: error.start].decode()) + 1
-        raise InvalidRequestError(
-            f"{label} is not UTF-8 at column {column}{_beginning(line)}: {_EXPECTED}, in UTF-8, "
-            "not compressed."
-        ) from None
+def _place(error: Exception) -> str:
+    """Return where a line is wrong, as far as that is known."""
+    match error:
+        case json.JSONDecodeError():
+            return f" at column {error.colno}"
+        case UnicodeDecodeError():
+            return f" at byte {error.start + 1}"
+
+    return ""
 
 
 def _beginning(line: bytes) -> str:
@@ -105,21 +97,6 @@ def _beginning(line: bytes) -> str:
     if start.startswith(b"{"):
         return ""
     return f", it begins with {repr(start[:_SHOWN])[1:]}"
-
-
-def _members(label: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """
-    Return an object's members.
-
-    :raises InvalidRequestError: if it has a name twice, of which the service may take either
-    """
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        names = Counter(name for name, _ in pairs)
-        [(name, _)] = names.most_common(1)
-        raise InvalidRequestError(f"{label} has {name!r:.60} twice: expected each name once.")
-
-    return members
 
 
 def _lines(path: _Path) -> Generator[bytes, None, None]:

@@ -7,7 +7,6 @@ They are read in order, as often as needed.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import itertools
 import json
@@ -72,10 +71,6 @@ class Item:
     key: str | None = None
 
 
-# Makes an item, or raises an InvalidRequestError if it cannot be sent.
-_Make = Callable[[], Item]
-
-
 class BatchSource:
     """
     The items of a batch; each iteration reads them from the beginning, in constant memory.
@@ -119,11 +114,10 @@ class BatchSource:
         :raises FileUnavailableError: if the file is missing or cannot be read
         """
         wrong: list[InvalidRequestError] = []
-        makers = self._of_file() if self._is_file else self._of_sequence()
-        with contextlib.closing(makers):
-            for make in makers:
+        with contextlib.closing(self._elements()) as elements:
+            for index, (label, element) in enumerate(elements):
                 try:
-                    item = make()
+                    item = self._item(index, label, element)
                 except InvalidRequestError as error:
                     wrong.append(error)
                     if len(wrong) == _MAX_WRONG:
@@ -152,45 +146,29 @@ class BatchSource:
         """Return whether the items are in this file, as the same connection names it."""
         return self._is_file and locate("batch", self._batch) == location
 
-    def _of_sequence(self) -> Generator[_Make, None, None]:
-        """Yield what makes each item of a list or an XCom."""
-        for index, inputs in enumerate(_elements(self._batch)):
-            yield functools.partial(self._item_of_element, index, inputs)
+    def _elements(self) -> Generator[tuple[str, Any], None, None]:
+        """Yield each element of a list or line of a file, after what it is called in errors."""
+        if not self._is_file:
+            for index, inputs in enumerate(_elements(self._batch)):
+                yield self.label_of(index), inputs
 
-    def _of_file(self) -> Generator[_Make, None, None]:
-        """Yield what makes each item of a JSON Lines file."""
+            return
+
         with contextlib.closing(numbered_lines(self._batch)) as lines:
             for index, (number, line) in enumerate(lines):
-                yield functools.partial(self._item_of_line, index, number, line)
+                yield self.label_of(index, number), line
 
-    def _item_of_element(self, index: int, inputs: object) -> Item:
+    def _item(self, index: int, label: str, element: Any) -> Item:
         """
-        Return the item of an element of a list.
+        Return the item of an element of a list, or of a line, which is sent as it is written.
 
         :raises InvalidRequestError: if it cannot be sent
         """
-        label = self.label_of(index)
-        check_rendered(label, inputs)
-        check_names(label, inputs)
-        if not isinstance(inputs, Mapping):
-            raise InvalidRequestError(
-                f"{label} is {kind_of(inputs)}: expected an object of input names and values."
-            )
+        inputs = parse_line(label, element) if self._is_file else _inputs(label, element)
+        encoded = encode(label, inputs)
+        if self._is_file:
+            encoded = element.strip()  # with all digits of its numbers
 
-        return self._item(index, label, inputs, encode(label, inputs))
-
-    def _item_of_line(self, index: int, number: int, line: bytes) -> Item:
-        """
-        Return the item of a line, whose inputs are sent as they are written there.
-
-        :raises InvalidRequestError: if it cannot be sent
-        """
-        label = self.label_of(index, number)
-        inputs = parse_line(label, line)
-        encode(label, inputs)  # checks its values; their numbers are sent with all their digits
-        return self._item(index, label, inputs, line.strip())
-
-    def _item(self, index: int, label: str, inputs: Mapping[str, Any], encoded: bytes) -> Item:
         if self._reserved in inputs:
             raise InvalidRequestError(
                 f"{label} already has {self._reserved!r}, the name of the callback URL: pass "
@@ -204,35 +182,37 @@ class BatchSource:
         """
         Return an item's key as it may be shown, None without one.
 
-        :raises InvalidRequestError: if the input is missing, or is neither text nor a number
+        :raises InvalidRequestError: if the input is missing, or cannot be a key
         """
         if self._key is None:
             return None
-        if self._key not in inputs:
+        value = None
+        if self._key in inputs:
+            # As it is sent: a date, for example, is text.
+            value = json.loads(encode(label, inputs[self._key]), parse_int=str, parse_float=str)
+        if not isinstance(value, str) or not value.strip() or len(value) > MAX_KEY:
             raise InvalidRequestError(
-                f"{label} has no input {self._key!r}, which is the key: give each item one."
-            )
-
-        # As it is sent: a date, for example, is text.
-        value = json.loads(encode(label, inputs[self._key]), parse_int=str, parse_float=str)
-        if not isinstance(value, str):
-            raise InvalidRequestError(
-                f"{label} has {kind_of(inputs[self._key])} as {self._key!r}, which is the key: "
-                "expected text or a number."
-            )
-
-        if not value.strip():
-            raise InvalidRequestError(
-                f"{label} has an empty text as {self._key!r}, which is the key: give each item one."
-            )
-
-        if len(value) > MAX_KEY:
-            raise InvalidRequestError(
-                f"{label} has {len(value)} characters as {self._key!r}, which is the key: "
-                f"expected at most {MAX_KEY}."
+                f"{label} has no {self._key!r} that can be its key: expected text or a number, of "
+                f"at most {MAX_KEY} characters."
             )
 
         return one_line(self._redact(value))
+
+
+def _inputs(label: str, element: object) -> Mapping[str, Any]:
+    """
+    Return an element of a list, once it is checked.
+
+    :raises InvalidRequestError: if it is no inputs object
+    """
+    check_rendered(label, element)
+    check_names(label, element)
+    if not isinstance(element, Mapping):
+        raise InvalidRequestError(
+            f"{label} is {kind_of(element)}: expected an object of input names and values."
+        )
+
+    return element
 
 
 def _elements(batch: Sequence[Any]) -> Iterator[Any]:

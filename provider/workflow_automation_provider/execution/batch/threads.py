@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from workflow_automation_provider.client.protocol import with_inputs
-from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import (
     BusyError,
     NotSentError,
@@ -146,7 +144,6 @@ class BatchThreads:
         try:
             run = self._send(job, template)
             result = started(job.item.index, run)
-            self._log_response_not_kept(run, result)
         except BaseException as error:
             failure = _as_known(error)
             self._note_failure(failure)
@@ -171,13 +168,6 @@ class BatchThreads:
                 raise
 
         return self._retrier.send(send)
-
-    def _log_response_not_kept(self, run: Run, result: BatchItem) -> None:
-        is_kept = result.get("response") == run.response
-        if run.run_id is None and not is_kept:
-            name = self._results.name_of(result["index"])
-            text = one_line(json.dumps(run.response))
-            self._retrier.log.info("The response for %s: %s", name, text)
 
     def _note_failure(self, error: WorkflowAutomationError) -> None:
         """Stop the batch, if no further item may be sent after this error."""
