@@ -91,10 +91,8 @@ class BatchEnds:
             return None
 
         return RunTimeoutError(
-            "The batch was begun without wait_for_completion=True: nobody can tell the task how "
-            "its runs end.",
+            "The batch was begun without wait_for_completion=True: look at its runs, and mark it.",
             consequence="The runs were started.",
-            next_step="Look at the runs, and mark the task.",
         )
 
     # Before the start -----------------------------------------------------------------------------
