@@ -96,7 +96,7 @@ def test_responses_do_not_tell_tokens_apart(waiting, http):
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b'{"status": "done"}', "400: status is another text"),
+        (b'{"status": "done"}', "400: status is missing or unknown"),
         (b"status=success", "400: The body is not JSON"),
         (b'{"status": "success", "result": NaN}', "400: result contains a number"),
         (b'"' + b"x" * MAX_BODY + b'"', "413: The body is larger"),

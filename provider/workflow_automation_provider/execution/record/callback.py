@@ -30,7 +30,7 @@ import re
 import secrets
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from workflow_automation_provider.client.json_values import storable_text, why_not_storable
@@ -126,6 +126,8 @@ class Ended(NamedTuple):
 Report: TypeAlias = Started | Running | Ended
 """What a flow can send."""
 
+_Kind = TypeVar("_Kind", bound=Report)
+
 _REPORTS: dict[str, type[Report]] = {
     "started": Started,
     "running": Running,
@@ -142,8 +144,7 @@ def parse(body: bytes) -> Report:
     """
     Parse the body of a callback.
 
-    :raises ValueError: if it is not what a flow may send, naming the field and the kind of its
-        value
+    :raises ValueError: if it is not what a flow may send, naming the field
     """
     try:
         fields = json.loads(body)
@@ -153,7 +154,7 @@ def parse(body: bytes) -> Report:
         raise ValueError(f"The body is not JSON: {error}.") from None
 
     if not isinstance(fields, dict):
-        raise ValueError(f"The body is {_kind(fields)}; expected an object with a status.")
+        raise ValueError("The body is no object; expected one with a status.")
 
     status = _status(fields.get("status"))
     # The error shows neither its name nor any value: people read why a call was refused.
@@ -182,40 +183,14 @@ def _status(status: object) -> str:
     known = status.strip().lower() if isinstance(status, str) else ""
     if known in _REPORTS:
         return known
-    given = "another text" if isinstance(status, str) else _kind(status)
-    raise ValueError(f"status is {given}; expected 'started', 'running', 'success' or 'failed'.")
-
-
-# In the words of those who build flows.
-_KINDS = {
-    bool: "a boolean",
-    int: "a number",
-    float: "a number",
-    str: "text",
-    list: "an array",
-    dict: "an object",
-}
-
-
-def _kind(value: object) -> str:
-    return _KINDS.get(type(value), "missing or null")
+    raise ValueError(
+        "status is missing or unknown; expected 'started', 'running', 'success' or 'failed'."
+    )
 
 
 def without_token(report: Report, token: str) -> Report:
     """Return a report with a note in place of the token: a flow may send back its inputs."""
-    return type(report)(*(_withheld(token, value) for value in report))
-
-
-def _withheld(token: str, value: Any) -> Any:
-    # Only the token is replaced: the task would later withhold the whole text around the URL.
-    def without(text: str) -> str:
-        return text.replace(f"{CALLBACK_PATH}?token={token}", _WITHHELD).replace(token, _WITHHELD)
-
-    # The token may also be there in another form, such as base64, or the URL of another try.
-    redactor = Redactor([], key=token)
-    redactor.add_marker(f"{CALLBACK_PATH}?token=")
-    shown = _with_texts(value, without)
-    return _WITHHELD if redactor.reveals(json.dumps(shown)) else shown
+    return _without(report, _WITHHELD, (token, f"{CALLBACK_PATH}?token="))
 
 
 def without_mailbox(report: Ended, token: str) -> Ended:
@@ -224,33 +199,40 @@ def without_mailbox(report: Ended, token: str) -> Ended:
 
     :param token: the hash of the token, which is the name of the object
     """
-    if not _reveals_mailbox(token, report):
-        return report
-    return Ended(*(_without_mailbox(token, value) for value in report))
-
-
-def _without_mailbox(token: str, value: Any) -> Any:
     # Of a URL, its query alone may be there.
-    marks = (token, *SIGNATURE_MARKS)
+    return _without(report, _WITHHELD_URL, (token, *SIGNATURE_MARKS))
+
+
+def _without(report: _Kind, note: str, marks: tuple[str, ...]) -> _Kind:
+    """
+    Return a report with a note in place of each URL with one of these marks.
+
+    Of what has one in another form, such as base64, or in an object, nothing is kept.
+
+    :param marks: the token, and others beside which there is a secret
+    """
+    redactor = _redactor_of(marks)
+    if not redactor.reveals(json.dumps(report)):
+        return report
 
     def without(text: str) -> str:
         return _WORD.sub(
-            lambda word: _WITHHELD_URL if any(mark in word[0] for mark in marks) else word[0], text
+            lambda word: note if any(mark in word[0] for mark in marks) else word[0], text
         )
 
-    shown = _with_texts(value, without)
-    return _WITHHELD_URL if _reveals_mailbox(token, shown) else shown
-
-
-def _reveals_mailbox(token: str, value: Any) -> bool:
-    """Return whether the URL is there, also in another form, or its query as an object."""
-    return _redactor_of(token).reveals(json.dumps(value))
+    values = [_with_texts(value, without) for value in report]
+    make: Any = type(report)
+    kept: _Kind = make(
+        *(note if redactor.reveals(json.dumps(value)) else value for value in values)
+    )
+    return kept
 
 
 @functools.lru_cache(maxsize=1)  # the runs of a batch have the same token
-def _redactor_of(token: str) -> Redactor:
+def _redactor_of(marks: tuple[str, ...]) -> Redactor:
+    token, *others = marks
     redactor = Redactor([], key=token)
-    for mark in SIGNATURE_MARKS:
+    for mark in others:
         redactor.add_marker(mark)
 
     return redactor
@@ -296,7 +278,7 @@ def _run_id(value: object) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError(f"run_id is {_kind(value)}; expected text or a whole number.")
+        raise ValueError("run_id is of another type; expected text or a whole number.")
     if isinstance(value, str):
         _check_storable("run_id", value)
 

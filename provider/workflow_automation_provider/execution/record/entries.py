@@ -38,7 +38,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar, cast
 
 import msgspec
 
@@ -127,16 +127,9 @@ def run_result(
     response: object = None,
 ) -> RunResult:
     """Return a run with the fields that are known."""
-    run: RunResult = {}
-    if run_id is not None:
-        run["run_id"] = run_id
-    if run_link is not None:
-        run["run_link"] = run_link
-    if flow_id is not None:
-        run["flow_id"] = flow_id
-    if response is not None:
-        run["response"] = response
-    return run
+    fields = {"run_id": run_id, "run_link": run_link, "flow_id": flow_id, "response": response}
+    known = {name: value for name, value in fields.items() if value is not None}
+    return cast("RunResult", known)
 
 
 Time: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]

@@ -501,11 +501,11 @@ def test_a_run_cannot_be_adopted_where_another_one_has_ended(mailed):
     [
         (b"", "not JSON"),
         (b"{", "not JSON"),
-        (b"[]", "an array"),
+        (b"[]", "no object"),
         (b"{}", "status is missing"),
         (b'{"status": "started"}', "for the end alone"),
         (b'{"status": "running"}', "for the end alone"),
-        (b'{"status": "success", "run_id": 1.5}', "run_id is a number"),
+        (b'{"status": "success", "run_id": 1.5}', "run_id is of another type"),
         (b'{"status": "success", "result": "' + b"x" * 65536 + b'"}', "more than 65536 bytes"),
     ],
 )
