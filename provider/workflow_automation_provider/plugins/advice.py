@@ -46,6 +46,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from workflow_automation_provider.client.redaction import Redactor
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.errors import TICK, how_to_enter
 from workflow_automation_provider.execution.record.entries import (
@@ -62,9 +63,6 @@ _LOOK = "look in the workflow's list of runs."
 _CLEAR = "A Clear starts another run."
 _SINCE = "This is from before the task was cleared or made again."
 
-_NO_TRIGGERER = "No triggerer is running: until one is, nothing looks whether"
-_MARK_AS_FAILED = "Marks the task as failed, without a retry."
-
 MAX_FIELDS = 200
 """How many names have a field at most."""
 
@@ -73,6 +71,8 @@ _MAX_RUN_ID = 1000
 
 _ANY_ID = ""
 """Stands for a run that nothing is known of: no run has this id."""
+
+_NO_SECRETS = Redactor(())
 
 
 # What is known ------------------------------------------------------------------------------------
@@ -167,29 +167,14 @@ class TaskStart:
         return why_not(run_id, self.known, others)
 
     @property
-    def _named(self) -> RunResult:
-        """The run that a person or the response has named."""
-        if self.known is None:
-            return {}
-        return self.known.start.run or self.known.response
+    def run(self) -> RunResult:
+        """Its run, as far as it is known; whoever may read the task may also read its id."""
+        return self.known.run(_NO_SECRETS) if self.known else {}
 
     @property
     def run_id(self) -> str:
         """The id of its run as a person enters it, empty if it is unknown."""
-        reported = self.known and self.known.reports.run_id
-        return reported or self._named.get("run_id", "").strip()
-
-    @property
-    def run_link(self) -> str:
-        """The link of its run, empty if it is unknown."""
-        claim = self.known and self.known.reports.claim
-        return (claim and claim.run_link) or self._named.get("run_link", "")
-
-    @property
-    def flow_id(self) -> str:
-        """The flow, empty if only the API key identifies it."""
-        flow_id = self.known and self.known.start.flow_id
-        return flow_id or self._named.get("flow_id", "")
+        return self.run.get("run_id", "").strip()
 
     @property
     def end(self) -> str:
@@ -282,6 +267,9 @@ class Sentence(NamedTuple):
     by_hand: str = ""
 
 
+_NOTHING_TO_DO = Sentence("Nothing to do: the task goes on by itself.")
+
+
 class ActionKind(enum.StrEnum):
     """What an action does, as the script has it."""
 
@@ -352,49 +340,35 @@ def advise_batch(task: TaskNow, batch: KnownBatch, state: RunStatus, is_current:
     if not is_current:
         return Advice([Sentence(f"{_SINCE} It starts all items again.")], ())
     if state is RunStatus.WAITING and task.is_suspended:
-        return _of_waiting_batch(task, batch)
+        awaited = "all runs have written their ends, or the time is up"
+        lost = (
+            " There is no output file, and what lies in "
+            f"{batch.folder.partition('?')[0]} is read by nobody."
+        )
+        sentence = _of_wait(task, awaited, needs_triggerer=True)
+        return Advice([sentence], _marks("The runs", "", lost))
     if not task.has_ended:
-        return Advice([Sentence("Nothing to do: the task goes on by itself.")], ())
+        return Advice([_NOTHING_TO_DO], ())
 
     lines = [
-        "Correct any rejected ones, and start those without a run in a new batch.",
+        "Correct those that were rejected. Start those that failed or have no run in a new batch.",
         "A Clear starts all items again.",
     ]
-    actions = []
-    if batch.has_ends:
-        lines[0] = "Start those that failed or were rejected in a new batch."
-        question = "Marks the task as success. The next tasks get the output file."
-        if task.has_failed:
-            label = "Go on with these ends: mark as success"
-            actions = [Action(ActionKind.SUCCEED, label, question)]
     if state is RunStatus.DOUBT:
         lines.insert(0, _LOOK.capitalize())
+
+    actions = []
+    if batch.has_ends and task.has_failed:
+        label = "Go on with these ends: mark as success"
+        question = "Marks the task as success. The next tasks get the output file."
+        actions = [Action(ActionKind.SUCCEED, label, question)]
     return Advice([Sentence("\n".join(lines))], actions)
-
-
-def _of_waiting_batch(task: TaskNow, batch: KnownBatch) -> Advice:
-    lost = (
-        "There is no output file, and what lies in "
-        f"{batch.folder.partition('?')[0]} is read by nobody."
-    )
-    actions = [
-        Action(ActionKind.SUCCEED, "The runs succeeded", f"Marks the task as success. {lost}"),
-        Action(ActionKind.FAIL, "The runs failed", f"{_MARK_AS_FAILED} {lost}"),
-    ]
-    said = (
-        "Nothing to do: the task asks for nothing, and ends once all runs have written their ends, "
-        "or the time is up."
-    )
-    if not task.has_triggerer:
-        said = f"{_NO_TRIGGERER} the runs have written their ends."
-    by_hand = "If they cannot write them, mark the task as success or failed."
-    return Advice([Sentence(said, by_hand)], actions)
 
 
 def _sentence(task: TaskNow, start: TaskStart) -> Sentence:
     state = state_of(task, start)
     if not start.counts(task):
-        return Sentence(f"{_SINCE} {_left_behind(start, state)}")
+        return Sentence(f"{_SINCE} {_left_behind(state)}".strip())
     if start.given is not None:
         return _of_given(task, start)
     if start.known is None:
@@ -409,29 +383,20 @@ def _sentence(task: TaskNow, start: TaskStart) -> Sentence:
         how = {"success": "succeeded", "skipped": "was skipped"}.get(str(task.state), "has ended")
         return Sentence(f"The task {how}.", _CLEAR)
     if task.is_suspended and start.waits:
-        return _of_wait(task, start)
+        return _of_run_wait(task, start)
     if state is RunStatus.DOUBT:
         return Sentence(f"{_LOOK.capitalize()} The task's log says what its next try does.")
 
-    return Sentence("Nothing to do: the task goes on by itself.")
+    return _NOTHING_TO_DO
 
 
-def _left_behind(start: TaskStart, state: RunStatus) -> str:
-    """Return what is known of a run that the task no longer has."""
-    asks = start.known is not None and start.known.start.can_call
-    match state:
-        case RunStatus.IDLE:
-            return "No run was started."
-        case RunStatus.ENDED:
-            return "The run has ended."
-        case RunStatus.STOPPED:
-            return "The run was told to stop."
-        case RunStatus.STARTED | RunStatus.CLAIMED if asks:
-            return "If the run asks Airflow, it is told to stop."
-        case RunStatus.STARTED | RunStatus.CLAIMED:
-            return "The run may still be at work."
-
-    return f"A run may have been started: {_LOOK}"
+def _left_behind(state: RunStatus) -> str:
+    """Return what there is to do about a run that the task no longer has, beside its state."""
+    if state in (RunStatus.DOUBT, RunStatus.UNREADABLE):
+        return f"A run may have been started: {_LOOK}"
+    if state in (RunStatus.STARTED, RunStatus.CLAIMED):
+        return "The run may still be at work. If it asks Airflow, it is told to stop."
+    return ""
 
 
 def given_run(start: TaskStart) -> tuple[str, str]:
@@ -486,25 +451,20 @@ def _of_failed(task: TaskNow, start: TaskStart, state: RunStatus) -> Sentence:
 
 def _what_is_known(start: TaskStart) -> str:
     """Return what is known of a run that may go on, or may have done the work."""
-    assert start.known  # noqa: S101
-    outcome, run_id = start.known.outcome, start.run_id
+    run_id = start.run_id
     if start.end and run_id:
         return f"Run {run_id} has succeeded."
     if start.end:
         return f"The run has succeeded, and has not said its run_id: {_LOOK}"
     if run_id:
         return f"Look whether run {run_id} still works, or has succeeded."
-    if start.known.reports.claim:
-        return f"A run has begun, and has not said its run_id: {_LOOK}"
-    if outcome and outcome.status == "started":
-        return f"A run was started, and the response has no run_id: {_LOOK}"
-    if outcome and outcome.status == "unidentified":
-        return f"A run was started when the request was sent, and it is not known which: {_LOOK}"
+    if start.has_run:
+        return f"A run was started, and its run_id is unknown: {_LOOK}"
 
     return f"A run may have been started when the request was sent: {_LOOK}"
 
 
-def _of_wait(task: TaskNow, start: TaskStart) -> Sentence:
+def _of_run_wait(task: TaskNow, start: TaskStart) -> Sentence:
     if start.end:
         return Sentence(
             f"Nothing to do: the run has ended ({start.end}). The task ends once the scheduler "
@@ -512,19 +472,20 @@ def _of_wait(task: TaskNow, start: TaskStart) -> Sentence:
         )
 
     if start.unread_mailbox:
-        by_hand = "If the run cannot write it, mark the task as success or failed."
-        if not task.has_triggerer:
-            return Sentence(f"{_NO_TRIGGERER} the run has written its end.", by_hand)
+        return _of_wait(task, "the run has written its end", needs_triggerer=True)
+    return _of_wait(task, "the run calls Airflow")
 
-        return Sentence(
-            "Nothing to do: the task asks for nothing, and ends once the run has written its end.",
-            by_hand,
-        )
 
-    return Sentence(
-        "Nothing to do: the task asks for nothing, and ends once the run calls Airflow.",
-        "If the run cannot call, mark the task as success or failed.",
-    )
+def _of_wait(task: TaskNow, awaited: str, *, needs_triggerer: bool = False) -> Sentence:
+    """
+    Return what there is to say of a wait.
+
+    :param awaited: what ends it, as a sentence
+    """
+    text = f"Nothing to do: the task asks for nothing, and ends once {awaited}."
+    if needs_triggerer and not task.has_triggerer:
+        text = f"No triggerer is running: until one is, nothing looks whether {awaited}."
+    return Sentence(text, "If that cannot happen, mark the task as success or failed.")
 
 
 # What can be done ---------------------------------------------------------------------------------
@@ -541,7 +502,9 @@ def _actions(task: TaskNow, starts: Sequence[TaskStart]) -> list[Action]:
         return []
     if task.is_suspended:
         is_open = any(start.waits and not start.end for start in current)
-        return _of_waiting_task(current) if is_open else []
+        if not is_open:
+            return []
+        return _marks("The run", " The next tasks go on.", _unread(current), takes_result=True)
     if not task.has_ended:
         return []
 
@@ -555,13 +518,19 @@ def _actions(task: TaskNow, starts: Sequence[TaskStart]) -> list[Action]:
     return found
 
 
-def _of_waiting_task(current: Sequence[TaskStart]) -> list[Action]:
-    unread = _unread(current)
-    succeed = f"Marks the task as success. The next tasks go on.{unread}"
-    fail = f"{_MARK_AS_FAILED}{unread}"
+def _marks(subject: str, if_success: str, lost: str, *, takes_result: bool = False) -> list[Action]:
+    """
+    Return the actions of a task that waits.
+
+    :param subject: what has succeeded or failed
+    :param if_success: what a mark as success does
+    :param lost: what each mark may lose
+    """
+    succeed = f"Marks the task as success.{if_success}{lost}"
+    fail = f"Marks the task as failed, without a retry.{lost}"
     return [
-        Action(ActionKind.SUCCEED, "The run succeeded", succeed, takes_result=True),
-        Action(ActionKind.FAIL, "The run failed", fail),
+        Action(ActionKind.SUCCEED, f"{subject} succeeded", succeed, takes_result=takes_result),
+        Action(ActionKind.FAIL, f"{subject} failed", fail),
     ]
 
 
@@ -601,7 +570,7 @@ def _field(start: TaskStart) -> RunField:
     run_id = start.run_id
     if start.why_not(run_id) or len(run_id) > _MAX_RUN_ID:
         run_id = ""
-    return RunField(key, start.name, run_id, start.run_link)
+    return RunField(key, start.name, run_id, start.run.get("run_link", ""))
 
 
 def _start(current: Sequence[TaskStart], states: Sequence[RunStatus]) -> Action:
@@ -624,20 +593,13 @@ def _start(current: Sequence[TaskStart], states: Sequence[RunStatus]) -> Action:
 
 def _question_of_another(start: TaskStart, state: RunStatus) -> str:
     """Return what it means to start a run where there may be one."""
-    assert start.known  # noqa: S101
-    if start.end == "failed":
-        return "Starts another run. The one before has failed."
-    if state is RunStatus.STOPPED:
-        return "Starts another run. The one before was told to stop."
+    if start.end == "failed" or state is RunStatus.STOPPED:
+        return "Starts another run."
     if not start.has_run:
         return "Starts a run. That is a second run if there is one already."
-
-    second = "Starts a second run: one was started before"
     if start.end:
-        return f"{second}, and has succeeded."
-    if start.known.start.can_call:
-        return f"{second}. It is told to stop when it asks Airflow."
-    return f"{second}. It may still be at work: it cannot be told to stop."
+        return "Starts a second run: one was started before, and has succeeded."
+    return "Starts a second run: one was started before, and may still be at work."
 
 
 def _mark_as_success(open_ones: Sequence[TaskStart]) -> Action:

@@ -56,10 +56,8 @@ def duration(time: timedelta) -> str:
     """Return a duration as text, in its largest unit."""
     seconds = time.total_seconds()
     for unit, plural, length in _UNITS:
-        # Two of them, or just one: "90 min", but "1 day" for what is left of a fresh one.
-        is_several = seconds >= 1.95 * length
-        is_one = abs(seconds - length) <= 0.05 * length
-        if is_several or is_one:
+        # "1 day" for what is left of a fresh one.
+        if seconds >= 0.95 * length:
             count = round(seconds / length)
             return f"{count} {plural if count > 1 else unit}"
 

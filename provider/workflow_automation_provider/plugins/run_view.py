@@ -96,7 +96,7 @@ class RunView:
     @property
     def flow(self) -> Any:
         """The flow, None if only the API key identifies it."""
-        return self.start.flow_id if self.start else (self.entry or {}).get("flow_id")
+        return self.start.run.get("flow_id") if self.start else (self.entry or {}).get("flow_id")
 
     @cached_property
     def last(self) -> Step | None:
@@ -403,9 +403,4 @@ def _how_far(
 
     parts = [f"{number:,} of {total:,} {what}"]
     parts += [f"{counts[name]:,} {words}" for name, words in _COUNTS.items() if counts.get(name)]
-    return ", ".join(parts), _part(done / total) if total else None
-
-
-def _part(value: float) -> float | None:
-    """Return a number from 0 to 1, None for any other value."""
-    return value if 0 <= value <= 1 else None
+    return ", ".join(parts), done / total if total else None

@@ -97,7 +97,7 @@ ROWS = {
         task(), known(None, SUCCEEDED_7, others=(None,)), "Run 7 has succeeded", [START, SUCCEED],
     ),
     "known": (task(), known(NAMED), "whether run 7 still works", [CONTINUE, START, SUCCEED]),
-    "claimed": (task(), known(None, CLAIMED), "A run has begun", [CONTINUE, START, SUCCEED]),
+    "claimed": (task(), known(None, CLAIMED), "A run was started", [CONTINUE, START, SUCCEED]),
     "no run_id": (task(), known(NAMELESS), "A run was started", [CONTINUE, START, SUCCEED]),
     "unidentified": (
         task(), known(UNIDENTIFIED), "A run was started", [CONTINUE, START, SUCCEED]
