@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
+from msgspec.structs import replace
 
 from workflow_automation_provider.client.checks import identifier
 from workflow_automation_provider.client.files import Element, File, checked_fingerprint
@@ -259,13 +260,8 @@ class Uploader:
             is_last = number == len(requests)
             entry = UploadEntry(digest, number, responses)
             if is_last:
-                entry = UploadEntry(
-                    digest,
-                    number,
-                    responses,
-                    self._max_tries,
-                    self._result(run_id, requests, responses),
-                )
+                result = self._result(run_id, requests, responses)
+                entry = replace(entry, max_tries=self._max_tries, result=result)
 
             self._confirm(entry)
             if is_last or progress.is_due():
