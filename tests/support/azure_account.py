@@ -89,6 +89,15 @@ class AzureAccount:
             yield self
             server.shutdown()
 
+    def connection(self, port: int = 0) -> dict[str, Any]:
+        """
+        Return the fields of an Airflow connection.
+
+        :param port: of a proxy in front of it
+        """
+        host = f"http://127.0.0.1:{port or self.port}/{NAME}"
+        return {"conn_type": "wasb", "host": host, "login": NAME, "password": KEY}
+
     def respond(self, method: str, target: str, headers: Any, body: bytes) -> Response:
         parts = urlsplit(target)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}

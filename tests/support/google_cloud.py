@@ -120,6 +120,11 @@ class GoogleCloud:
             "token_uri": token_uri,
         }
 
+    def connection(self) -> dict[str, Any]:
+        """Return the fields of an Airflow connection, by the key file."""
+        key_file = self.key_file(token_uri=f"http://127.0.0.1:{self.port}/token")
+        return {"conn_type": "google_cloud_platform", "extra": {"keyfile_dict": key_file}}
+
     def asked(self, host: str) -> list[str]:
         """Return method and path of each request to a host."""
         return [f"{method} {path}" for method, named, path in self.served if named == host]

@@ -39,12 +39,9 @@ def google(home: Path) -> Iterator[Store]:
         GoogleCloud(upstream=upstream).running(home / "google.pem") as cloud,
     ):
         httpx.post(f"{upstream}/storage/v1/b", json={"name": cloud.bucket}).raise_for_status()
-        url = f"http://127.0.0.1:{cloud.port}"
         # There, Google's libraries in other processes find it.
-        os.environ["STORAGE_EMULATOR_HOST"] = url
-        extra = {"keyfile_dict": cloud.key_file(token_uri=f"{url}/token")}
-        connection = {"conn_type": "google_cloud_platform", "extra": extra}
-        yield f"gs://google@{cloud.bucket}/callbacks", {"google": connection}
+        os.environ["STORAGE_EMULATOR_HOST"] = f"http://127.0.0.1:{cloud.port}"
+        yield f"gs://google@{cloud.bucket}/callbacks", {"google": cloud.connection()}
         del os.environ["STORAGE_EMULATOR_HOST"]
 
 

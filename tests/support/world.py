@@ -99,10 +99,8 @@ class Flow:
         if fields.get("run_id") is True:
             fields["run_id"] = run.run_id
         body = {"status": status, **fields}
-        if run.url.startswith("file:"):
-            response = write_mailbox(run.url, json.dumps(body).encode()).status or 0
-        elif headers := headers_of(run.url):
-            response = httpx.put(run.url, json=body, headers=headers).status_code
+        if _is_mailbox(run.url):
+            response = write_end(run.url, body)
         else:
             response = self._world.ask(run.url, body=body)
         run.reported.append((status, response, self._world.clears))
@@ -113,7 +111,22 @@ def _is_url(value: object) -> bool:
     """Return whether an input is the URL by which the run reports."""
     if not isinstance(value, str):
         return False
-    return value.startswith("file:") or "token=" in value or headers_of(value) is not None
+    return "token=" in value or _is_mailbox(value)
+
+
+def _is_mailbox(url: str) -> bool:
+    return url.startswith("file:") or headers_of(url) is not None
+
+
+def write_end(url: str, body: dict[str, Any]) -> int:
+    """
+    Write an end to a mailbox, as a run does; return the status of the response.
+
+    :param url: the one that the run is given
+    """
+    if url.startswith("file:"):
+        return write_mailbox(url, json.dumps(body).encode()).status or 0
+    return httpx.put(url, json=body, headers=headers_of(url)).status_code
 
 
 class World:

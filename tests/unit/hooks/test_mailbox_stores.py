@@ -185,14 +185,12 @@ def s3_place(request, monkeypatch, tmp_path):
 @contextlib.contextmanager
 def abfs_place(request, monkeypatch, tmp_path):
     pytest.importorskip("airflow.providers.microsoft.azure.hooks.wasb")
-    from azure_account import KEY, NAME, AzureAccount
+    from azure_account import KEY, AzureAccount
 
     monkeypatch.setitem(azure._LIMITS, "retry_total", 0)
 
     def connect(port):
-        host = f"http://127.0.0.1:{port}/{NAME}"
-        connection = {"conn_type": "wasb", "host": host, "login": NAME, "password": KEY}
-        monkeypatch.setenv("AIRFLOW_CONN_AZURE_TEST", json.dumps(connection))
+        monkeypatch.setenv("AIRFLOW_CONN_AZURE_TEST", json.dumps(account.connection(port)))
 
     with AzureAccount("box").running() as account, StoreProxy(account.port).running() as proxy:
         yield Place(
@@ -216,9 +214,7 @@ def gs_place(request, monkeypatch, tmp_path):
     cloud = GoogleCloud(key=request.getfixturevalue("google_key"))
 
     def connect(port):
-        key_file = cloud.key_file(token_uri=f"http://127.0.0.1:{cloud.port}/token")
-        connection = {"conn_type": "google_cloud_platform", "extra": {"keyfile_dict": key_file}}
-        monkeypatch.setenv("AIRFLOW_CONN_GCS_TEST", json.dumps(connection))
+        monkeypatch.setenv("AIRFLOW_CONN_GCS_TEST", json.dumps(cloud.connection()))
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
 
     def write(key, content):

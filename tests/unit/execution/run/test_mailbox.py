@@ -698,14 +698,12 @@ def test_a_run_writes_to_a_store_by_a_signed_url_that_shows_nowhere(stored, buck
 def in_azure(world, monkeypatch):
     """Make a task whose runs write to Azure, and execute its first try."""
     pytest.importorskip("airflow.providers.microsoft.azure.hooks.wasb")
-    from azure_account import KEY, NAME, AzureAccount
+    from azure_account import AzureAccount
     from workflow_automation_provider.hooks.mailboxes import azure
 
     azure.open_client.cache_clear()
     with AzureAccount("box").running() as account:
-        host = f"http://127.0.0.1:{account.port}/{NAME}"
-        connection = {"conn_type": "wasb", "host": host, "login": NAME, "password": KEY}
-        monkeypatch.setenv("AIRFLOW_CONN_AZURE_TEST", json.dumps(connection))
+        monkeypatch.setenv("AIRFLOW_CONN_AZURE_TEST", json.dumps(account.connection()))
 
         def make(*scripts):
             task = world(waits(), callback_base_url="abfs://azure_test@box/callbacks")
