@@ -230,7 +230,7 @@ class Known(NamedTuple):
             at=NOW,
             max_tries=at.max_tries,
             token_hash=token,
-            mailbox="mailbox" if self.has_mailbox else "",
+            mailbox="mailbox" if token and self.has_mailbox else "",
             run=run,
             earlier=((0, 0),) if at.has_earlier else (),
         )

@@ -46,3 +46,4 @@ NO_EFFECT = "has no effect without"
 
 # Of an entry that cannot be read.
 OTHER_VERSION = "a newer version of this provider"
+LET_IT_END = "Let the version that wrote it end the task."

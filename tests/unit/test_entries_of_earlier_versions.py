@@ -22,7 +22,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_rows import IS_3_4
 from entry_keys import RUN, START
-from sentences import OTHER_VERSION
+from sentences import LET_IT_END, OTHER_VERSION
 from workflow_automation_provider.hooks.mailbox import Mailbox
 from workflow_automation_provider.hooks.mailboxes import azure, gcs, s3
 from workflow_automation_provider.links import FlowRunLink
@@ -376,6 +376,28 @@ def test_the_button_opens_what_is_stored_by(path):
     xcoms = of_version(path, "waits")["xcoms"]
     assert xcoms[link.xcom_key] == xcoms["run_link"]
     assert xcoms["return_value"]["run_id"] == xcoms["run_id"]
+
+
+# What versions before 1.0.0 stored ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("operator", "in_mailbox"), [(claims, False), (waits, False), (waits, True)]
+)
+def test_a_start_of_before_names_the_mend_and_nothing_is_sent(world, operator, in_mailbox):
+    """It has ``token`` in place of ``token_hash``. Its run asks again until it is read."""
+    extra = {"callback_base_url": mailboxes()} if in_mailbox else {}
+    task = executed(world, operator(), at("send", TRIGGER, "kill after"), **extra)
+    key = f"{START}1/0"
+    entry = json.loads(task.rows.entries[key])
+    entry["token"] = entry.pop("token_hash")
+    task.rows.put(key, entry)
+
+    if not in_mailbox:
+        assert task.ask(task.flow.runs[0].url, body={"status": "started"}) == 503
+    error = task.try_().error
+    assert LET_IT_END in str(error)
+    assert (task.state, len(task.requests)) == ("failed", 1)
 
 
 # What a newer version stores ----------------------------------------------------------------------

@@ -214,24 +214,29 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 MAYBE_TEXT = st.none() | TEXTS
 PLACES = st.tuples(st.integers(1), st.integers(0))
 RUNS = st.builds(run_result, MAYBE_TEXT, MAYBE_TEXT, MAYBE_TEXT).filter(bool)
-STARTS = st.builds(
+FIELDS = {
+    "try_number": st.integers(1),
+    "number": st.integers(0),
+    "at": TIMES,
+    "max_tries": st.integers(0),
+    "request": MAYBE_TEXT,
+    "completion_timeout": st.none() | st.floats(0.001, 1e8),
+    "heartbeat_timeout": st.none() | st.floats(0.001, 1e8),
+    "run": st.none() | st.builds(run_result, TEXTS, MAYBE_TEXT, MAYBE_TEXT),
+    "issuer": st.none() | PLACES,
+    "conn_id": MAYBE_TEXT,
+    "flow_id": MAYBE_TEXT,
+    "earlier": st.lists(PLACES, max_size=3).map(tuple),
+}
+WITHOUT_URL = st.builds(Start, **FIELDS)
+WITH_URL = st.builds(
     Start,
-    try_number=st.integers(1),
-    number=st.integers(0),
-    at=TIMES,
-    max_tries=st.integers(0),
-    request=MAYBE_TEXT,
-    token_hash=MAYBE_TEXT,
-    completion_timeout=st.none() | st.floats(0.001, 1e8),
-    heartbeat_timeout=st.none() | st.floats(0.001, 1e8),
+    token_hash=TEXTS,
     callback_url=st.just("") | TEXTS,
     mailbox=st.just("") | TEXTS,
-    run=st.none() | st.builds(run_result, TEXTS, MAYBE_TEXT, MAYBE_TEXT),
-    issuer=st.none() | PLACES,
-    conn_id=MAYBE_TEXT,
-    flow_id=MAYBE_TEXT,
-    earlier=st.lists(PLACES, max_size=3).map(tuple),
+    **FIELDS,
 )
+STARTS = WITHOUT_URL | WITH_URL
 ENDS = st.builds(
     End,
     TIMES,
