@@ -19,14 +19,11 @@ def test_small_sizes(expected, size):
 
 
 def test_each_event_and_each_rule_is_tried():
-    broken = {
-        word for expected, size in SMALL if expected == "breaks" for word in Size.read(size).words
-    }
-    held = {
-        word
-        for expected, size in [*SMALL, *checks("model")]
-        if expected != "breaks"
-        for word in Size.read(size).words
-    }
-    assert broken >= LEAVE_OUT.keys()
-    assert held == MAY_HAPPEN.keys()
+    tried = [*SMALL, *checks("model")]
+
+    def words(*, breaks):
+        sizes = [Size.read(size) for expected, size in tried if (expected == "breaks") is breaks]
+        return {word for size in sizes for word in size.words}
+
+    assert words(breaks=True) >= LEAVE_OUT.keys()
+    assert words(breaks=False) == MAY_HAPPEN.keys()
