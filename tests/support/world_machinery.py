@@ -106,6 +106,7 @@ class Machinery:
         """
         from airflow.sdk.execution_time import task_runner
 
+        from workflow_automation_provider.execution.run import trigger_execution
         from workflow_automation_provider.hooks import workflow_automation
         from workflow_automation_provider.testing._server.callback_sender import CallbackSender
 
@@ -114,8 +115,9 @@ class Machinery:
             mock.patch.object(task_runner, "SUPERVISOR_COMMS", supervisor, create=True),
             mock.patch.object(httpx.Client, "send", self._sends(httpx.Client.send)),
             mock.patch.object(CallbackSender, "begin", self._begins()),
-            # It takes longer with each token, and nothing rests on it.
+            # It takes longer with each key and token, and no log is kept that it would mask.
             mock.patch.object(workflow_automation, "mask_secret"),
+            mock.patch.object(trigger_execution, "mask_secret"),
             mock.patch.object(time, "sleep", self._sleeps(time.sleep)),
             mock.patch.object(time, "monotonic", self._tells(time.monotonic)),
             mock.patch.dict(os.environ),
