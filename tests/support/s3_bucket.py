@@ -7,16 +7,21 @@ Tests write to what it keeps, and the code under test asks it by HTTP.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+import botocore.session
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.moto_server.werkzeug_app import create_backend_app
 from moto.s3.models import s3_backends
 from moto.s3.utils import compute_checksum
 from werkzeug.serving import make_server
+
+# Each session would read the descriptions of AWS anew, which takes longer than most tests.
+botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
 @contextlib.contextmanager
