@@ -1,4 +1,8 @@
-"""What all unit tests share: one authority, and a task instance without a database."""
+"""
+What all unit tests share: a task instance without a database, and fixtures that start something.
+
+It imports no Airflow: the process that hands out the tests loads it as well.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,7 @@ from uuid import uuid4
 import certifi
 import pytest
 
-from state_store import StateStore
 from workflow_automation_provider.client.network import CA_VARIABLES
-
-from .batches import Batches
 
 
 @pytest.fixture(autouse=True)
@@ -124,11 +125,15 @@ def sftp(tmp_path, monkeypatch):
 
 @pytest.fixture
 def store():
+    from state_store import StateStore
+
     return StateStore()
 
 
 @pytest.fixture
 def batch(workflow_automation_context, workflow_automation_connection):
+    from .batches import Batches
+
     return Batches(workflow_automation_context)
 
 
