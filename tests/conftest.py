@@ -21,7 +21,7 @@ from packaging.version import Version
 
 # No time limit per example, for machines are loaded. Few examples while one works, more with the
 # coverage, and the same ones each time where a failure would stop others' work.
-settings.register_profile("default", deadline=None, max_examples=30)
+settings.register_profile("default", deadline=None, max_examples=10)
 settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.register_profile("ci", settings.get_profile("thorough"), derandomize=True)
 # Of Airflow's versions: what is made up is tried whole on one of them.

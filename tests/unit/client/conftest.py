@@ -8,7 +8,6 @@ import socket
 import threading
 
 import pytest
-from hypothesis import settings
 
 from certificates import issue_certificate
 from raw_server import accepted
@@ -24,10 +23,6 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
 )
 from workflow_automation_provider.testing import Key, LocalService
-
-# How long one example takes says more of the machine than of the code.
-settings.register_profile("client", deadline=None)
-settings.load_profile("client")
 
 KEY = "wak-Zq7+xK/9=Tb&w%2"
 
