@@ -101,9 +101,6 @@ class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
     """What to do in place of executing the operator inside another task."""
     _returns_run: ClassVar[bool] = False
     """Whether the result is a run."""
-
-    # An earlier try may have sent something.
-    _if_not_rendered = "Nothing was sent in this try."
     ui_color = "#e6f0fa"
 
     def __init__(

@@ -107,10 +107,7 @@ class TestErrors:
         ("arguments", "words"),
         [
             ({"inputs": {"a": {1}}}, "inputs.a is a set"),
-            (
-                {"inputs": {"a": "{{ missing.attribute }}"}},
-                "inputs.a is a template that cannot be rendered: 'missing' is undefined.\n",
-            ),
+            ({"inputs": {"a": "{{ missing.attribute }}"}}, "UndefinedError.\n"),
             ({"inputs": {"a": "{{ 1 / 0 }}"}}, "ZeroDivisionError.\n"),
             ({"inputs": {}, "flow_id": "{{ none }}"}, "flow_id is 'None'"),
             ({"inputs": {1: 2}, "flow_id": "{{ event }}"}, "Flow: failed"),
