@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,8 +39,6 @@ REQUESTS = {
     "key": trigger_request(URL, {}),
     "upload": upload_request(URL, "demo-flow", *upload_bodies("demo-flow", "7", [{}])),
 }
-PLAIN = trigger_request("http://service.example/api", {})
-PATH = "/api/trigger"
 REDACTOR = Redactor([], key="the-key")
 
 
@@ -75,8 +72,6 @@ def responses_of(row: Row) -> Iterator[tuple[Response, Request, tuple[int, ...]]
         body = b"No such luck."
         if "page" in row.traits:
             body = b"<title>No such luck</title>"
-        if "TLS port" in row.traits:
-            body = b"Client sent an HTTP request to an HTTPS server."
         if "may name a run" in row.traits:
             body = b'{"run_id": 1.5}'
         response = Response(int(status), headers, body, early="early" in row.traits)
@@ -95,8 +90,6 @@ def errors() -> Iterator[WorkflowAutomationError]:
     yield failure(Response(201, {}, b'{"run_id": "the-key"}'), REQUESTS["path"])
     yield failure(Response(202, {"location": "/runs/7"}, b""), REQUESTS["key"])
     yield failure(Response(307, {}, b"{", httpcore.ReadError("Connection lost")), REQUESTS["key"])
-    for location in (f"https://new.example/v2{PATH}", f"{PATH}/"):
-        yield failure(Response(308, {"location": location}, b""), REQUESTS["key"])
     yield from without_response()
 
 
@@ -120,38 +113,15 @@ def without_response() -> Iterator[WorkflowAutomationError]:
         "[Errno 111] Connection refused",
     ):
         yield lost("key", httpcore.ConnectError(text))
-    yield lost("key", httpcore.RemoteProtocolError("illegal request line"), head=b"\x15\x03\x01")
-    hung_up = httpcore.RemoteProtocolError("Server disconnected without sending a response.")
-    for is_whole in (True, False):
-        yield lost("plain", hung_up, begun=True, whole=is_whole)
-    yield lost("key", of_tls(ssl.SSLError(1, "tlsv13 alert certificate required")))
-    yield lost("key", of_tls(rejected_form()))
+    yield lost("key", httpcore.ReadError("tlsv13 alert certificate required"))
     yield lost("key", httpcore.ConnectTimeout(), via=" via the connection's proxy")
-
-
-def of_tls(error: ssl.SSLError) -> httpcore.ReadError:
-    """Return what httpcore makes of an error of TLS."""
-    wrapper = httpcore.ReadError(str(error))
-    wrapper.__context__ = error
-    return wrapper
-
-
-def rejected_form() -> ssl.SSLError:
-    """
-    Return the error of a certificate without an Authority Key Identifier.
-
-    As from Python 3.13.
-    """
-    error = ssl.SSLCertVerificationError(1, "CERTIFICATE_VERIFY_FAILED")
-    error.verify_code = 85
-    return error
 
 
 def lost(operation: str, error: Exception, via: str = "", **facts: Any) -> WorkflowAutomationError:
     """Return the exception of a request that was sent as far as the facts say."""
     progress = SendProgress(60, lambda: False)
     vars(progress).update({"begun": "whole" in facts} | facts)
-    request = REQUESTS.get(operation, PLAIN)
+    request = REQUESTS[operation]
     return error_without_response(request, error, progress, REDACTOR, via)
 
 

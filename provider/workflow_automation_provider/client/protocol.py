@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from workflow_automation_provider.client import json_values
 from workflow_automation_provider.client.checks import identifier
 from workflow_automation_provider.client.rendered_values import check_rendered
-from workflow_automation_provider.client.urls import parse_base_url, path_segment
+from workflow_automation_provider.client.urls import path_segment
 from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
 
@@ -137,20 +137,6 @@ def check_no_operation(base_url: str) -> None:
             f"The base URL ends in {found[0]}, which is the path of an operation: "
             f"expected {base_url.removesuffix(found[0])}, to which the provider adds that path."
         )
-
-
-def base_url_of(target: str, url: str) -> str:
-    """
-    Return the base URL of the operation that another URL is that of, empty if it is another one.
-
-    :param target: such as where a redirect leads to
-    :param url: that of a request
-    :raises ValueError: if the base URL cannot be used
-    """
-    path = _OPERATION_PATH.search(urlsplit(url).path)
-    if path is None or not target.endswith(path[0]):
-        return ""
-    return parse_base_url(target.removesuffix(path[0]))
 
 
 def trigger_request(base_url: str, inputs: object, flow_id: object = None) -> Request:

@@ -24,9 +24,6 @@ _EARLY_RESPONSE = 1.0
 # In bytes: longer than the status line of a response, with those of interim (1xx) responses.
 _HEAD = 4096
 
-TLS_ALERT = b"\x15\x03"
-"""How a service begins its response that expected TLS, and got plain http."""
-
 
 class StoppedError(Exception):
     """The client was stopped before the request was sent completely."""
@@ -93,11 +90,7 @@ class SendProgress:
             self._deadline = time.monotonic() + seconds
 
     def take_back(self) -> None:
-        """
-        Note that the service read nothing of the request.
-
-        It rejected the client in TLS, or it expected TLS.
-        """
+        """Note that the service read nothing of the request: it rejected the client in TLS."""
         self.begun = False
         self.whole = False
 
@@ -105,8 +98,6 @@ class SendProgress:
         """Keep the beginning of the response."""
         if self.has_read:
             self.head += data[: _HEAD - len(self.head)]
-            if self.head.startswith(TLS_ALERT):
-                self.take_back()
 
     def writes(self, content: Iterable[bytes]) -> Iterator[bytes]:
         """

@@ -7,12 +7,9 @@ import contextlib
 import gzip
 import importlib
 import json
-import re
 import zlib
 from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpcore
 import msgspec
@@ -148,41 +145,6 @@ def test_where_a_redirect_points_to(status, headers, shown):
     assert shown not in failure_of(BY_KEY, 400, headers=headers).next_step
 
 
-@pytest.mark.parametrize("operation", Operation)
-@pytest.mark.parametrize(
-    ("location", "base_url"),
-    [
-        ("https://new.example/v2/api{path}", "https://new.example/v2/api"),
-        ("//new.example{path}", "https://new.example"),
-        ("/v2{path}", "https://service.example/v2"),
-        ("{path}", "https://service.example"),
-        ("https://new.example/login", None),
-        ("https://new.example/api{path}?next=1", None),
-        ("https://new.example/api/other{path}er", None),
-        ("https://me:pw@new.example/api{path}", None),
-        ("http://new.example/api{path}", None),  # the key would be sent without TLS
-        ("https://service.example/api{path}", None),
-    ],
-)
-def test_a_redirect_names_the_base_url_and_not_the_operation(operation, location, base_url):
-    path = REQUESTS[operation].url.removeprefix(BASE_URL)
-    headers = {"location": location.format(path=path)}
-    for status in (302, 307):
-        next_step = failure_of(operation, status, headers=headers).next_step
-        found = re.search(r"set the connection's base URL to '(.+?)'", next_step)
-        assert (found and found[1]) == base_url
-
-
-@pytest.mark.parametrize("operation", Operation)
-@pytest.mark.parametrize("form", ["{url}/", "{path}/", "http{rest}/"])
-def test_a_redirect_to_a_slash_advises_no_base_url(operation, form):
-    url = REQUESTS[operation].url
-    parts = {"url": url, "path": urlsplit(url).path, "rest": url.removeprefix("https")}
-    next_step = failure_of(operation, 307, headers={"location": form.format(**parts)}).next_step
-    assert "slash" in next_step
-    assert "base URL" not in next_step
-
-
 @pytest.mark.parametrize("status", [201, 202, 204])
 def test_the_location_of_a_run_that_is_not_named(status):
     headers = {"location": "/runs/5"}
@@ -192,37 +154,19 @@ def test_the_location_of_a_run_that_is_not_named(status):
     assert WITHHELD in failure_of(BY_KEY, status, headers=headers).next_step
 
 
-NOW = datetime(2026, 11, 6, 8, 49, 30, tzinfo=UTC)
-DATE = "Fri, 06 Nov 2026 08:49:30 GMT"
-EPOCH = int(NOW.timestamp())
-
-
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [
         ("0", 0),
         (" 3.0 ", 3),
         ("2.5", 2.5),
-        (".5", 0.5),
-        ("3.", 3),
-        ("5, 7", 7),
         ("9" * 10_000, 604800),
         ("604801", 604800),
-        (f"{EPOCH + 7}", 7),
-        (f"{EPOCH + 7}.25", 7.25),
-        (f"{EPOCH + 7}000", 7),
-        (f"{EPOCH - 7}", 0),
-        ("Fri, 06 Nov 2026 08:49:37 GMT", 7),
-        ("Fri, 06 Nov 2026 08:49:37 -0000", 7),
-        ("Fri, 06 Nov 2026 08:49:00 GMT", 0),
-        ("Fri, 06 Nov 2026 09:49:37 +0100", 7),
-        ("Friday, 06-Nov-26 08:49:37 GMT", 7),
-        ("Fri Nov  6 08:49:37 2026", 7),
-        ("2026-11-06T08:49:37Z", 7),
-        ("2026-11-06T09:49:37+01:00", 7),
+        ("Fri, 06 Nov 1970 08:49:00 GMT", 0),
+        ("Fri, 06 Nov 9026 08:49:00 GMT", 604800),
         ("", None),
         ("-5", None),
-        ("3,", None),
+        ("5, 7", None),
         ("3 4", None),
         ("1e3", None),
         ("٣", None),
@@ -232,29 +176,24 @@ EPOCH = int(NOW.timestamp())
     ],
 )
 def test_retry_after(value, seconds):
-    """By the clock of the service: its own may be wrong, and ours too."""
-    assert retry_after(value, DATE) == seconds
-
-
-@pytest.mark.parametrize("date", ["", "yesterday"])
-def test_retry_after_without_a_date_is_by_our_clock(date):
-    later = datetime.now(UTC) + timedelta(seconds=60)
-    for value in (format_datetime(later, usegmt=True), f"{later.timestamp()}"):
-        seconds = retry_after(value, date)
-        assert seconds is not None
-        assert 50 < seconds <= 60
+    assert retry_after(value) == seconds
 
 
 @pytest.mark.parametrize(("operation", "status"), [(BY_PATH, 429), (BY_KEY, 429), (UPLOAD, 503)])
-@given(after=st.integers(0, 3600), form=st.sampled_from(["{}", "{}.0", "date", "epoch"]))
-def test_any_retry_after_that_servers_send_is_waited_for(operation, status, after, form):
-    when = NOW + timedelta(seconds=after)
-    value = {
-        "date": format_datetime(when, usegmt=True),
-        "epoch": f"{when.timestamp():.0f}",
-    }.get(form) or form.format(after)
-    failure = failure_of(operation, status, headers={"retry-after": value, "date": DATE})
-    check(failure, BusyError, f"a Retry-After of {after} s", retry_after=after)
+@pytest.mark.parametrize(
+    "form",
+    [
+        "%a, %d %b %Y %H:%M:%S GMT",
+        "%a, %d %b %Y %H:%M:%S -0000",
+        "%A, %d-%b-%y %H:%M:%S GMT",
+        "%a %b %d %H:%M:%S %Y",
+    ],
+)
+def test_any_http_date_is_waited_for(operation, status, form):
+    when = datetime.now(UTC) + timedelta(seconds=60)
+    failure = failure_of(operation, status, headers={"retry-after": when.strftime(form)})
+    check(failure, BusyError)
+    assert 50 < failure.retry_after <= 60
 
 
 @given(
@@ -265,10 +204,9 @@ def test_any_retry_after_that_servers_send_is_waited_for(operation, status, afte
         r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{1,5} \d\d:\d\d:\d\d( [A-Z]{1,4}| [+-]\d{4})?",
         fullmatch=True,
     ),
-    st.sampled_from(["", DATE]) | st.text(),
 )
-def test_retry_after_never_fails(value, date):
-    seconds = retry_after(value, date)
+def test_retry_after_never_fails(value):
+    seconds = retry_after(value)
     assert seconds is None or 0 <= seconds <= timedelta(days=7).total_seconds()
 
 
@@ -388,48 +326,13 @@ def test_json_that_is_declared_as_a_web_page_is_json():
     check(failure_of(BY_PATH, 201, b'{"run_', headers=headers, error=CUT_OFF), UnidentifiedError)
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"<html><title>400 The plain HTTP request was sent to HTTPS port</title>",
-        b"Client sent an HTTP request to an HTTPS server.\n",
-        b"<html><title>400 Bad Request</title>You're speaking plain HTTP to an SSL-enabled server",
-        b"<html>Bad Request: This combination of host and port requires TLS.",
-    ],
-)
-def test_a_port_for_https_is_no_matter_of_the_inputs(said):
-    failure = check(failure_of(BY_KEY, 400, said), RejectedError, code=Code.REJECTED)
-    assert "https://" in failure.next_step
-    assert "inputs" not in failure.next_step
-
-
-WORDS = "Clé périmée: créez-en une"
-
-
-@pytest.mark.parametrize("charset", ["latin-1", "ISO-8859-15", "utf-16", "UTF-16LE", '"gbk"'])
-@pytest.mark.parametrize("kind", ["text/plain", "application/json"])
-def test_the_declared_charset_is_read(kind, charset):
-    codec, words = charset.strip('"'), WORDS.replace("ç", "é")
-    headers = {"content-type": f"{kind}; charset={charset}"}
-    said = json.dumps(words, ensure_ascii=False) if "json" in kind else words
-    assert failure_of(BY_KEY, 409, said.encode(codec), headers=headers).quote == words
-    for secret in (KEY, KEY.swapcase()):
-        body = f"{said} {secret}".encode(codec)
-        assert failure_of(BY_KEY, 409, body, headers=headers).quote == WITHHELD
-    run = json.dumps({"run_id": "é7"}, ensure_ascii=False).encode(codec)
-    assert outcome_of(BY_PATH, Response(201, headers, run)).run_id == "é7"
-
-
-@pytest.mark.parametrize(
-    "charset", ["utf-16", "gbk", "rot13", "zip", "punycode", "punycode!", "x\0"]
-)
-def test_a_charset_that_is_not_that_of_the_body_hides_nothing(charset):
-    headers = {"content-type": f"text/plain; charset={charset}"}
-    body = f"{KEY} {'x' * 2**20}".encode()[: 2**20]
-    assert failure_of(BY_KEY, 409, body, headers=headers).quote == WITHHELD
-    part = failure_of(BY_KEY, 409, f"{KEY[1:]}x".encode(), headers=headers).quote
-    assert part == WITHHELD
-    failure_of(BY_KEY, 409, b"x" * 2**20, headers=headers)
+def test_a_declared_charset_hides_nothing():
+    headers = {"content-type": "text/plain; charset=utf-16"}
+    for part in (KEY, KEY[1:]):
+        assert failure_of(BY_KEY, 409, part.encode(), headers=headers).quote == WITHHELD
+    for codec in ("utf-16", "cp037"):
+        quote = failure_of(BY_KEY, 409, KEY.encode(codec), headers=headers).quote
+        assert quote in (WITHHELD, NOT_TEXT)
 
 
 # The run ------------------------------------------------------------------------------------------
@@ -488,11 +391,6 @@ def test_numbers_in_the_response_are_numbers(number):
     json.dumps(run.response, allow_nan=False)
 
 
-def bare_deflate(data):
-    coder = zlib.compressobj(wbits=-15)
-    return coder.compress(data) + coder.flush()
-
-
 @pytest.mark.parametrize("operation", Operation)
 @pytest.mark.parametrize(
     ("encode", "codings"),
@@ -500,7 +398,6 @@ def bare_deflate(data):
         (bytes, ["UTF-8", "none", "aws-chunked", "identity, identity", "gzip", "br"]),
         (gzip.compress, ["gzip", "x-gzip", "identity", "", "deflate"]),
         (zlib.compress, ["deflate", "identity", "", "gzip"]),
-        (bare_deflate, ["deflate"]),
     ],
 )
 def test_the_body_decides_how_it_is_read(operation, encode, codings):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
 import threading
@@ -120,7 +119,6 @@ def test_tls_handshake_that_drips(raw_server, released, start):
 
 
 TOO_LARGE = "The request may be too large for the service."
-OR_NO_TLS = "https:// if the service uses TLS."
 
 
 def not_sent(attempt, client, *words, **facts):
@@ -135,44 +133,7 @@ def test_service_hangs_up_in_the_middle_of_the_request(raw_server, attempt):
     server = raw_server(leave)
     failure = not_sent(attempt, client_of(server))
     assert failure.next_step.startswith(TOO_LARGE)
-    assert failure.next_step.endswith(OR_NO_TLS)
     assert len(server.requests) == 1
-
-
-# Of a record: an alert, its version, its length, fatal, unexpected message.
-ALERT = b"\x15\x03\x01\0\x02\x02\x0a"
-
-
-@pytest.mark.parametrize("first", [2, None])
-@pytest.mark.parametrize("value", ["1", LARGE], ids=["small", "large"])
-def test_plain_http_to_a_port_for_https(raw_server, released, start, value, first):
-    """Its alert says that it read nothing."""
-
-    def answer(connection, _):
-        connection.recv(64)
-        connection.sendall(ALERT[:first])
-        released.wait(0.1)
-        with contextlib.suppress(OSError):
-            connection.sendall(ALERT[len(ALERT[:first]) :])
-            released.wait(0.2)
-
-    client = client_of(raw_server(answer), timeout=5)
-    failure = check(start.send(client, value), NotSentError, "alert of TLS")
-    assert failure.next_step.endswith(OR_NO_TLS)
-    assert TOO_LARGE not in failure.next_step
-    with pytest.raises(NotSentError, match="alert of TLS") as caught:
-        client.check()
-    assert caught.value.next_step.endswith(OR_NO_TLS)
-
-
-@pytest.mark.parametrize("first", [b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"])
-def test_a_service_that_hangs_up_may_expect_tls(raw_server, start, first):
-    def answer(connection, server):
-        server.requests.append(read_request(connection))
-        connection.sendall(first)
-
-    failure = check(start.send(client_of(raw_server(answer))), OutcomeUnknownError)
-    assert failure.next_step.endswith(OR_NO_TLS) is (not first)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import codecs
 import html
 import json
 import re
 import zlib
-from email.message import Message
 from typing import TYPE_CHECKING, Any
 
 import httpcore
@@ -36,23 +34,12 @@ _HTML = re.compile(
 )
 _SNIFFED = 1024
 
-# What nginx, Go, Apache and Tomcat say of a request in plain http that came to a port for https.
-_OF_TLS_PORT = re.compile(
-    rb"plain HTTP request was sent to HTTPS port|sent an HTTP request to an HTTPS server"
-    rb"|speaking plain HTTP to an SSL-enabled|combination of host and port requires TLS"
-)
-
 _MARKUP = re.compile(r"<[a-z/!?]", re.IGNORECASE)
 _TITLE = re.compile(r"<title\b[^<>]*+>([^<]*+)</title", re.IGNORECASE)
 _PAGE = "(a web page, perhaps of a gateway or login in front of the service)"
 
-# Formats of compressed bodies, as zlib numbers them: gzip or zlib, which their first bytes tell,
-# and the bare deflate that some servers send, which only the header tells.
+# gzip or zlib, which the first bytes of a body tell.
 _GZIP_OR_ZLIB = 47
-_BARE_DEFLATE = -15
-
-# Of the codecs that Python takes for a charset, the one that needs minutes for a long body.
-_SLOW_CODEC = "punycode"
 
 
 def too_large() -> httpcore.ReadError:
@@ -60,86 +47,23 @@ def too_large() -> httpcore.ReadError:
     return httpcore.ReadError(f"the limit is {RESPONSE_LIMIT // 1024} KiB")
 
 
-# Compression and charsets ------------------------------------------------------------------------
-
-
-def readable(response: Response, redactor: Redactor) -> Response:
-    """
-    Return a response with its body decompressed and in UTF-8, as far as it can be.
-
-    It is not if that would hide a secret, since the charset is not that of the body.
-    """
-    response = _decompressed(response)
-    is_json_in_utf8 = json_in(response.body) is not None and b"\0" not in response.body
-    if is_json_in_utf8:
-        return response
-
-    header = Message()
-    header["content-type"] = response.headers.get("content-type", "")
-    charset = header.get_content_charset("utf-8")
-    try:
-        if codecs.lookup(charset).name == _SLOW_CODEC:
-            return response
-        text = response.body.decode(charset)
-        body = text.encode()
-    except (LookupError, ValueError):  # there is no such charset, or the body has another
-        return response
-
-    has_secret = redactor.reveals(response.body.decode("latin-1"))
-    hides_secret = has_secret and not redactor.reveals(text)
-    return response if hides_secret else response._replace(body=body)
-
-
-def _decompressed(response: Response) -> Response:
+def decompressed(response: Response) -> Response:
     """
     Return a response with its body decompressed, if the body was compressed without being asked.
 
-    The body decides, for some services compress and do not declare it, and others declare it and do
-    not compress.
+    The body decides: some services compress and do not declare it, others the other way round.
     """
-    body = response.body
-    if response.error or json_in(body) is not None:
+    decoder = zlib.decompressobj(_GZIP_OR_ZLIB)
+    try:
+        body = decoder.decompress(response.body, RESPONSE_LIMIT + 1)
+    except zlib.error:
         return response
 
-    formats = [_GZIP_OR_ZLIB]
-    if "deflate" in content_coding(response):
-        formats.append(_BARE_DEFLATE)
+    if len(body) > RESPONSE_LIMIT:
+        return response._replace(error=too_large())
 
-    for wbits in formats:
-        decoded = _decompress(body, wbits)
-        if decoded is None:
-            continue
-        if len(decoded) > RESPONSE_LIMIT:
-            return response._replace(error=too_large())
-        return response._replace(body=decoded)
-
-    return response
-
-
-def _decompress(body: bytes, wbits: int) -> bytes | None:
-    """
-    Decompress a body, which may consist of several members.
-
-    :param wbits: the format, as zlib numbers it
-    :return: its content, up to one byte more than the limit; None if the body is not of this
-        format, or not complete
-    """
-    decoded = b""
-    while body.strip(b"\0"):
-        decoder = zlib.decompressobj(wbits)
-        try:
-            decoded += decoder.decompress(body, RESPONSE_LIMIT + 1 - len(decoded))
-        except zlib.error:
-            return None
-
-        if len(decoded) > RESPONSE_LIMIT:
-            break
-        if not decoder.eof:
-            return None
-
-        body = decoder.unused_data
-
-    return decoded
+    is_whole = decoder.eof and not decoder.unused_data
+    return response._replace(body=body) if is_whole else response
 
 
 def content_coding(response: Response) -> str:
@@ -207,11 +131,6 @@ def is_web_page(response: Response) -> bool:
 
 def _media_type(response: Response) -> str:
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def is_of_tls_port(response: Response) -> bool:
-    """Return whether a response says that the request, in plain http, came to a port for https."""
-    return _OF_TLS_PORT.search(response.body) is not None
 
 
 # The service's own words --------------------------------------------------------------------------

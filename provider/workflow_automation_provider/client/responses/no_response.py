@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from workflow_automation_provider.client.protocol import Operation, Request
 from workflow_automation_provider.client.responses.cause import describe, hint_for
 from workflow_automation_provider.client.responses.statuses import code_of, nothing_done
-from workflow_automation_provider.client.send_progress import TLS_ALERT
 from workflow_automation_provider.exceptions import (
     NotSentError,
     OutcomeUnknownError,
@@ -41,7 +40,7 @@ def error_without_response(
     if progress.whole:
         return OutcomeUnknownError(
             f"{request.title} was sent, but got {instead}.",
-            next_step=hint_for(error, progress, request.url, via),
+            next_step=hint_for(error, progress, via),
             code=code_of(OutcomeUnknownError, request),
             status=status,
             flow_id=request.flow_id,
@@ -61,7 +60,7 @@ def error_without_response(
     return NotSentError(
         f"{request.title} was {what}: {why}.",
         consequence=nothing_done(request),
-        next_step=hint_for(error, progress, request.url, via),
+        next_step=hint_for(error, progress, via),
         status=status,
         flow_id=request.flow_id,
     )
@@ -70,8 +69,6 @@ def error_without_response(
 def what_came(error: Exception, progress: SendProgress, redactor: Redactor) -> str:
     """Return what came in place of a response that can be read: no response, or a part of one."""
     why = describe(error, redactor)
-    if progress.head.startswith(TLS_ALERT):
-        return "an alert of TLS in place of a response"
     if not progress.head:
         return f"no response: {why}"
 

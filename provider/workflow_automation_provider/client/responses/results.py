@@ -12,10 +12,10 @@ from workflow_automation_provider.client.redaction import WITHHELD, Redactor
 from workflow_automation_provider.client.responses.body import (
     content_coding,
     cut_off,
+    decompressed,
     json_in,
     own_words,
     parse_json,
-    readable,
 )
 from workflow_automation_provider.client.responses.statuses import error_of, row_of
 
@@ -31,7 +31,7 @@ def read_run(
     :param busy_statuses: with which the service rejects a request before it has done anything
     :raises WorkflowAutomationError: the outcome of the first of :data:`~.statuses.ROWS` that fits
     """
-    response = readable(response, redactor)
+    response = decompressed(response)
     run: Run | None = None
     why = ""
     try:
@@ -58,7 +58,7 @@ def read_upload(
     :param busy_statuses: with which the service rejects a request before it has done anything
     :raises WorkflowAutomationError: the outcome of the first of :data:`~.statuses.ROWS` that fits
     """
-    response = readable(response, redactor)
+    response = decompressed(response)
     row = row_of(response, request, None, busy_statuses)
     if row.outcome is not None:
         raise error_of(row, response, request, redactor)

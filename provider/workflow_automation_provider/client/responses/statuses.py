@@ -9,25 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal, NamedTuple
-from urllib.parse import urljoin
 
 import httpx
 
-from workflow_automation_provider.client.protocol import (
-    Operation,
-    Request,
-    Response,
-    Run,
-    base_url_of,
-)
+from workflow_automation_provider.client.protocol import Operation, Request, Response, Run
 from workflow_automation_provider.client.responses.body import (
     QUOTE_LIMIT,
-    is_of_tls_port,
     is_web_page,
     may_name_a_run,
     quote,
 )
-from workflow_automation_provider.client.responses.cause import USE_HTTPS
 from workflow_automation_provider.client.responses.retry_after import retry_after_of
 from workflow_automation_provider.exceptions import (
     Accepted,
@@ -43,7 +34,7 @@ from workflow_automation_provider.exceptions import (
 if TYPE_CHECKING:
     from workflow_automation_provider.client.redaction import Redactor
 
-Trait = Literal["run", "may name a run", "early", "page", "Retry-After", "declared", "TLS port"]
+Trait = Literal["run", "may name a run", "early", "page", "Retry-After", "declared"]
 """
 What a row may require of a response:
 
@@ -53,7 +44,6 @@ What a row may require of a response:
 - ``page``: it is a web page
 - ``Retry-After``: it has a valid header of this name
 - ``declared``: its status is one of the connection's ``busy_statuses``
-- ``TLS port``: it says that the request, in plain http, came to a port for https
 """
 
 
@@ -102,18 +92,9 @@ _COMPARE_FORMAT = "Check that file_format is what the service expects."
 _CHECK_URL_AND_FLOW = "Check the connection's base URL and the flow_id."
 _ANOTHER_RUN = "Sending the request again would start another run."
 
-_MOVED = "{moved} Redirects are never followed."
-_MOVED_ELSEWHERE = (
+_MOVED = (
     "It redirects to {location}: the result, a login page, or the service's new URL. "
-    "If it is the new URL, correct the connection's base URL."
-)
-_MOVED_TO_A_SLASH = (
-    "It redirects to {location}, the same URL with a slash at its end, which the provider does not "
-    "send. Have the service, or the gateway in front of it, accept the URL without the slash."
-)
-_MOVED_TO_A_BASE_URL = (
-    "It redirects to {location}. If this is the service's new URL, set the connection's base URL "
-    "to {base_url}."
+    "If it is the new URL, correct the connection's base URL. Redirects are never followed."
 )
 _CHECK_RUN_AND_KEY = (
     "Check that the run belongs to the flow, and that the API key belongs to this flow and has not "
@@ -161,7 +142,6 @@ ROWS: tuple[Row, ...] = (
     Row("302 303", "", ("early",), NotSentError, hint=_MOVED),
     Row("302 303", "", (), OutcomeUnknownError, hint=_MOVED),
     Row("3xx", "", (), RejectedError, Code.REDIRECTED, _MOVED),
-    Row("400", "", ("TLS port",), RejectedError, hint=USE_HTTPS),
     Row("400 401 402 403 422", "", ("page",), RejectedError, hint=_PAGE_OF_A_GATEWAY),
     Row("400 422", _TRIGGER, (), RejectedError, hint=_COMPARE_INPUTS),
     Row("400 422", "upload", (), RejectedError, hint=_COMPARE_FORMAT),
@@ -215,7 +195,6 @@ def row_of(
         "page": is_web_page(response),
         "Retry-After": retry_after_of(response) is not None,
         "declared": response.status in busy_statuses,
-        "TLS port": is_of_tls_port(response),
     }
     traits = [trait for trait, has_it in is_true.items() if has_it]
     return next(row for row in ROWS if row.fits(response.status, request.operation, traits))
@@ -247,7 +226,7 @@ def error_of(
     return kind(
         message,
         consequence=consequence,
-        next_step=_next_step(row, response, request, redactor),
+        next_step=_next_step(row, response, redactor),
         code=row.code or code_of(kind, request),
         status=response.status,
         quote=quote(response, redactor),
@@ -256,35 +235,12 @@ def error_of(
     )
 
 
-def _next_step(row: Row, response: Response, request: Request, redactor: Redactor) -> str:
+def _next_step(row: Row, response: Response, redactor: Redactor) -> str:
     location = redactor.text(response.headers.get("location", ""))
+    shown = ascii(location[:QUOTE_LIMIT] or "another URL")
     if location and row.outcome is UnidentifiedError:
-        return f"Its header Location is {_shown(location)}, perhaps of the run. {row.hint}"
-    return row.hint.format(status=response.status, moved=_moved(request.url, location))
-
-
-def _moved(url: str, location: str) -> str:
-    """Return where a redirect leads to, and what to do about it."""
-    base_url = ""
-    try:
-        target = urljoin(url, location)
-        if target != url:
-            base_url = base_url_of(target, url)
-    except ValueError:
-        target = location
-
-    if target.partition("://")[2] == url.partition("://")[2] + "/":
-        text = _MOVED_TO_A_SLASH
-    elif base_url:
-        text = _MOVED_TO_A_BASE_URL
-    else:
-        text = _MOVED_ELSEWHERE
-
-    return text.format(location=_shown(location or "another URL"), base_url=_shown(base_url))
-
-
-def _shown(url: str) -> str:
-    return ascii(url[:QUOTE_LIMIT])
+        return f"Its header Location is {shown}, perhaps of the run. {row.hint}"
+    return row.hint.format(status=response.status, location=shown)
 
 
 def code_of(kind: type[WorkflowAutomationError], request: Request) -> Code | None:
