@@ -10,9 +10,8 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import asyncssh
 
@@ -33,12 +32,6 @@ class SFTPServer:
         self.reads: list[int] = []
         """The sizes of what it sent, in bytes."""
         self.connections: list[asyncssh.SSHServerConnection] = []
-        self.before_read: Callable[[], object] = lambda: None
-        """Called before each read but the first."""
-        self.before_open: Callable[[], object] = lambda: None
-        """Called before each file is opened; until it returns, the server hangs."""
-        self.removed = threading.Event()
-        """Set once a file was removed."""
         self.room: int | None = None
         """How many more bytes fit on its disk, None if there is no limit."""
 
@@ -79,19 +72,9 @@ class SFTPServer:
                 super().__init__(channel, chroot=str(counting.folder).encode())
 
             def read(self, file_obj: object, offset: int, size: int) -> bytes:
-                if counting.reads:
-                    counting.before_read()
                 content: bytes = super().read(file_obj, offset, size)  # type: ignore[assignment]
                 counting.reads.append(len(content))
                 return content
-
-            def open(self, *args: Any) -> object:
-                counting.before_open()
-                return super().open(*args)
-
-            def remove(self, path: bytes) -> None:
-                super().remove(path)
-                counting.removed.set()
 
             def write(self, file_obj: object, offset: int, data: bytes) -> int:
                 if counting.room is not None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import hashlib
 import json
 import os
 import runpy
-import threading
 import time
 import traceback
 from pathlib import Path
@@ -25,13 +23,11 @@ from entry_keys import batch_key
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
-    FileUnavailableError,
     InvalidRequestError,
     OutcomeUnknownError,
     RejectedError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.hooks.files import stores
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 from workflow_automation_provider.testing import DEMO_KEY, Key
@@ -123,87 +119,6 @@ class TestSFTP:
             (sftp.folder / name).write_bytes(name.encode())
         upload([sftp.url("in/*.csv"), sftp.url("in/")])
         assert [name for name, _ in sent_files(service)] == ["a.csv", "a.csv", "b.txt", "c.csv"]
-
-    @pytest.mark.parametrize("step", ["stat", "open", "read"])
-    @pytest.mark.parametrize("task", ["upload", "batch"])
-    def test_a_server_that_hangs_holds_no_task(
-        self, request, service, sftp, monkeypatch, task, step
-    ):
-        import asyncssh
-
-        waits = iter([1.5])
-
-        def hang(*_):
-            time.sleep(next(waits, 0))
-            return b""
-
-        execute = request.getfixturevalue(task)
-        (sftp.folder / "a.jsonl").write_bytes(b"{}\n")
-        monkeypatch.setattr(stores, "TIMEOUT", 0.5)
-        monkeypatch.setattr(asyncssh.SFTPServer, step, hang)
-        with pytest.raises(FileUnavailableError, match="TimeoutError"):
-            execute(sftp.url("a.jsonl"))
-        assert service.uploads == []
-
-    @pytest.mark.parametrize(
-        ("step", "runs"), [("stat", 0), ("open", 0), ("write", 3), ("posix_rename", 3)]
-    )
-    def test_a_server_that_hangs_holds_no_batch_at_its_output(
-        self, service, batch, sftp, monkeypatch, step, runs
-    ):
-        """Nor the end of the process: no thread of it is waited for."""
-        import asyncssh
-
-        async def hang(*_):
-            await asyncio.sleep(3600)
-
-        monkeypatch.setattr(stores, "TIMEOUT", 0.5)
-        monkeypatch.setattr(asyncssh.SFTPServer, step, hang)
-        before = {*threading.enumerate()}
-        with pytest.raises(FileUnavailableError, match="has not answered"):
-            batch(rows(3), output_path=sftp.url("output.jsonl"))
-        begun = {*threading.enumerate()} - before
-        assert all(thread.daemon for thread in begun)
-        assert len(service.runs) == runs
-
-    def test_a_file_that_is_rewritten_within_a_second_is_sent_whole_or_not_at_all(
-        self, service, upload, sftp
-    ):
-        path, size = sftp.folder / "a.bin", 2 * MIB
-        path.write_bytes(b"a" * size)
-        rewritten = threading.Event()
-
-        def rewrite(*_):
-            if not rewritten.is_set():
-                rewritten.set()
-                with path.open("r+b") as stream:
-                    stream.write(b"b" * size)
-
-        sftp.before_read = rewrite
-        with contextlib.suppress(FileUnavailableError):
-            upload(sftp.url("a.bin"))
-        assert rewritten.is_set()
-        assert {found for _, found in sent_files(service)} <= {
-            sha256(letter * size) for letter in (b"a", b"b")
-        }
-
-    def test_a_file_that_is_written_to_all_the_time_is_an_error(self, service, upload, sftp):
-        path = sftp.folder / "a.bin"
-        path.touch()
-        ended = threading.Event()
-
-        def write():
-            while not ended.wait(0.05):
-                os.utime(path)
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
-            with pytest.raises(FileUnavailableError, match="being written to"):
-                upload(sftp.url("a.bin"))
-        finally:
-            ended.set()
-            writer.join()
 
 
 class TestCredentials:

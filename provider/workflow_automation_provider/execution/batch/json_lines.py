@@ -15,7 +15,7 @@ from workflow_automation_provider.client.files import reason
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.execution.batch.location import locate, shown_path
 from workflow_automation_provider.hooks.files.reading import pieces
-from workflow_automation_provider.hooks.files.stores import as_url, in_time
+from workflow_automation_provider.hooks.files.stores import as_url
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
@@ -106,7 +106,7 @@ def _lines(path: _Path) -> Generator[bytes, None, None]:
         fs = location.fs
         fs.invalidate_cache()  # what an earlier task wrote may have been replaced
         # S3 opens a folder as an empty file.
-        if in_time(fs.isdir, location.key):
+        if fs.isdir(location.key):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
         rest = b""

@@ -9,26 +9,22 @@ The standard library's ``glob`` leaves out folders that it cannot list. Here the
 from __future__ import annotations
 
 import errno
+import fnmatch
+import functools
 import os
 import stat
 import time
-from collections import defaultdict, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import IO, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import IO
 
 from workflow_automation_provider.client.files import File, reason
 from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.client.rendered_values import check_path
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
-from workflow_automation_provider.hooks.files.paths import Glob, Rest, has_wildcard, name_of
+from workflow_automation_provider.hooks.files.paths import Glob, Parts, has_wildcard, name_of
 
 # A file that changed fewer seconds ago may change again without another timestamp.
 _MIN_AGE = 0.25
-
-# The errors for a path that does not exist.
-_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def local_files(name: str, text: str) -> Iterator[File]:
@@ -49,12 +45,16 @@ def local_files(name: str, text: str) -> Iterator[File]:
 
     glob = Glob.of_path(text)
     try:
-        matches = sorted(_matches(glob))
+        matches = _once_each(_found(glob.root, glob.parts))
+    except (FileNotFoundError, NotADirectoryError):
+        matches = []
     except (OSError, ValueError) as error:
         folder = (getattr(error, "filename", None) or text).rstrip("/")
         why = f"the folder {folder!r} cannot be listed: {reason(error, text)}"
         raise FileUnavailableError(f"{name}: {why}.") from None
 
+    if "**" in glob.parts:  # there, folders are to be searched
+        matches = [path for path in matches if not os.path.isdir(path)]
     if not matches:
         raise FileUnavailableError(
             f"{name}: the glob {text!r} matches no file.", next_step=_hint(text)
@@ -93,8 +93,8 @@ def _file(path: str, below_root: str | None = None) -> File:
         size=state.st_size,
         content_type=None,
         source=shown(path),
-        open=partial(_open, path),
-        fingerprint=partial(_fingerprint, path),
+        open=functools.partial(_open, path),
+        fingerprint=functools.partial(_fingerprint, path),
         location=path,
         path=below_root,
     )
@@ -137,71 +137,43 @@ def _fingerprint(path: str) -> object:
 # The search --------------------------------------------------------------------------------------
 
 
-def _matches(glob: Glob) -> Iterator[str]:
+def _found(folder: str, parts: Parts) -> Iterator[str]:
     """
-    Yield what a glob names. With ``**``, it names no folders; otherwise one becomes an error.
-
-    A folder to which several paths lead is searched once, by the one with the fewest names.
+    Yield the paths in a folder that the parts of a glob match, some perhaps twice.
 
     :raises OSError: if a folder cannot be listed
     """
-    is_deep = "**" in glob.parts
-    searched: defaultdict[str, set[Rest]] = defaultdict(set)
-    waiting = deque([(glob.root, glob.start())])
-    while waiting:
-        folder, rests = waiting.popleft()
-        searched_here = searched[os.path.realpath(folder)]
-        rests -= searched_here
-        searched_here |= rests
+    part, rest = parts[0], parts[1:]
+    is_deep = part == "**"
+    if is_deep and rest:
+        yield from _found(folder, rest)
 
-        for entry in _entries(folder, {rest[0] for rest in rests}):
-            path = f"{folder}{entry.name}"
-            left = glob.after(rests, entry.name, is_link=entry.is_link)
-            if () in left and not (is_deep and os.path.isdir(path)):
-                yield path
+    with os.scandir(folder or ".") as scanned:
+        entries = [entry for entry in scanned if _matches_name(part, entry.name)]
 
-            left -= {()}
-            if left and entry.may_be_folder:
-                waiting.append((f"{path}/", left))
+    below = parts if is_deep else rest
+    for entry in entries:
+        path = f"{folder}{entry.name}"
+        if not rest:
+            yield path
 
-
-class _Entry(NamedTuple):
-    """An entry of a folder."""
-
-    name: str
-    is_link: bool
-    may_be_folder: bool
+        is_folder = entry.is_dir(follow_symlinks=False)
+        is_linked_folder = not is_deep and entry.is_symlink() and os.path.isdir(path)
+        if below and (is_folder or is_linked_folder):
+            yield from _found(f"{path}/", below)
 
 
-def _entries(folder: str, parts: set[str]) -> list[_Entry]:
-    """
-    Return the entries of a folder that parts of a glob may match, by name.
-
-    A folder that may not be listed can still have an entry that is named.
-    """
-    entries: dict[str, _Entry] = {}
-    if any(has_wildcard(part) for part in parts):
-        # A scan knows which are folders or links, without a call for each.
-        with _nothing_if_absent(), os.scandir(folder or ".") as scanned:
-            for found in scanned:
-                is_link = found.is_symlink()
-                may_be_folder = is_link or found.is_dir(follow_symlinks=False)
-                entries[found.name] = _Entry(found.name, is_link, may_be_folder)
-
-    for part in parts - entries.keys():
-        if not has_wildcard(part):
-            with _nothing_if_absent():
-                os.lstat(f"{folder}{part}")
-                entries[part] = _Entry(part, is_link=False, may_be_folder=True)
-
-    return sorted(entries.values())
+def _matches_name(part: str, name: str) -> bool:
+    is_hidden = name.startswith(".") and not part.startswith(".")
+    return not is_hidden and fnmatch.fnmatchcase(name, part)
 
 
-@contextmanager
-def _nothing_if_absent() -> Iterator[None]:
-    """End the block where what it looks for does not exist."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _ABSENT:
-            raise
+def _once_each(paths: Iterable[str]) -> list[str]:
+    """Return the shortest path to each file, of those that lead to its folder through links."""
+    real_path = functools.cache(os.path.realpath)
+    shortest: dict[str, str] = {}
+    for path in sorted(paths, key=lambda path: (path.count("/"), path)):
+        folder, _, name = path.rpartition("/")
+        shortest.setdefault(f"{real_path(folder)}/{name}", path)
+
+    return sorted(shortest.values())

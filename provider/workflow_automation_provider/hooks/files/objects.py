@@ -18,7 +18,6 @@ from typing import Any, cast
 
 from workflow_automation_provider.client.files import File, changed, reason
 from workflow_automation_provider.hooks.files.paths import Glob
-from workflow_automation_provider.hooks.files.stores import TIMEOUT, in_time
 
 AT_ONCE = 32
 """Requests to a store that may be on their way. More would only wait for the event loop."""
@@ -114,13 +113,13 @@ class ObjectStore:
     def look_up(self, key: str) -> Callable[[], Info]:
         """Begin to look up an object, and return a function that waits for the result."""
         if not self.is_cloud:
-            return functools.partial(in_time, self.fs.info, key)
+            return functools.partial(self.fs.info, key)
 
         async def look() -> Info:
-            async with self._slots, asyncio.timeout(TIMEOUT):
+            async with self._slots:
                 return cast("Info", await self.fs._info(key))
 
-        # On the store's own loop: a task that is timed out would wait for threads.
+        # On the store's own loop, so that several are looked up at once.
         return asyncio.run_coroutine_threadsafe(look(), self.fs.loop).result
 
     def check(self, files: Sequence[StoredFile]) -> None:
@@ -197,7 +196,7 @@ class ObjectStore:
             return dict(_list_folders(self.fs, glob.folder, glob.depth))
 
         options = {"prefix": prefix} if prefix else {}
-        found = in_time(self.fs.find, glob.folder, detail=True, **options)
+        found = self.fs.find(glob.folder, detail=True, **options)
         return cast("dict[str, Info]", found)
 
     def _list_again(self, listing: Glob, files: Sequence[StoredFile]) -> dict[str, Info]:
@@ -208,16 +207,8 @@ class ObjectStore:
 
 def fingerprint_of(info: Info) -> tuple[object, ...]:
     """Return the size of an object, and its version with the name of its field."""
-    field, version = version_of(info)
-    return info.get("size"), field, str(version)
-
-
-def version_of(info: Info) -> tuple[str, Any]:
-    """Return the name of the field that identifies the version of an object, and its value."""
-    for field in _VERSIONS:
-        if info.get(field):
-            return field, info[field]
-    return "", ""
+    field = next((field for field in _VERSIONS if info.get(field)), "")
+    return info.get("size"), field, str(info.get(field, ""))
 
 
 def _list_folders(fs: Any, folder: str, depth: float) -> Iterator[tuple[str, Info]]:
@@ -228,7 +219,7 @@ def _list_folders(fs: Any, folder: str, depth: float) -> Iterator[tuple[str, Inf
 
     :param depth: how many levels of folders
     """
-    for info in in_time(fs.ls, folder, detail=True):
+    for info in fs.ls(folder, detail=True):
         path = info["name"].rstrip("/")
         if info["type"] != "directory":
             yield info["name"], info

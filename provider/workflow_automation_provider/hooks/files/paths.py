@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from workflow_automation_provider.client.redaction import shown
@@ -14,8 +13,8 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 
 _WILDCARD = re.compile(r"[*?[]")
 
-Rest = tuple[str, ...]
-"""The parts at the end of a glob that are still to be matched; empty once all have matched."""
+Parts = tuple[str, ...]
+"""The names that a path or a glob consists of."""
 
 
 def has_wildcard(path: str) -> bool:
@@ -73,18 +72,13 @@ class Glob:
     """
     A glob, or a prefix.
 
-    It is matched name by name: with :meth:`after` while folders are searched, with :meth:`matches`
-    where a whole path is known.
-
     :param root: the path before the name with the first wildcard, with the slash at its end
     :param parts: the names below it; ``**`` stands for any number of folders, at the end for
         everything in them
-    :param matches_hidden: whether a wildcard matches the dot at the beginning of a name
     """
 
     root: str
-    parts: Rest
-    matches_hidden: bool
+    parts: Parts
 
     @classmethod
     def of_path(cls, text: str) -> Glob:
@@ -93,18 +87,18 @@ class Glob:
         parts = [name for name in names if name]
         if text.endswith("/"):
             parts.append("**")
-        return cls(root, tuple(parts), matches_hidden=False)
+        return cls(root, tuple(parts))
 
     @classmethod
     def of_keys(cls, text: str) -> Glob:
         """Parse a glob of the keys of a store, in which each slash counts."""
         root, names = _split(text)
-        return cls(root, tuple(names), matches_hidden=True)
+        return cls(root, tuple(names))
 
     @classmethod
     def of_prefix(cls, key: str) -> Glob:
         """Return the glob of all keys below one, in which nothing is a wildcard."""
-        return cls(f"{key.rstrip('/')}/", ("**",), matches_hidden=True)
+        return cls(f"{key.rstrip('/')}/", ("**",))
 
     @property
     def folder(self) -> str:
@@ -120,38 +114,9 @@ class Glob:
         """Return the path below the root, None for one that is elsewhere."""
         return path.removeprefix(self.root) if path.startswith(self.root) else None
 
-    def start(self) -> frozenset[Rest]:
-        """Return what is to be matched below the root."""
-        return frozenset(_alternatives(self.parts))
-
-    def after(self, rests: Iterable[Rest], name: str, *, is_link: bool = False) -> frozenset[Rest]:
-        """
-        Return what is still to be matched after a name.
-
-        :param rests: what was to be matched before the name: one of these alternatives
-        :param is_link: whether the name is that of a link, which ``**`` does not go through
-        """
-        left: set[Rest] = set()
-        for rest in rests:
-            if rest and self._matches_name(rest[0], name):
-                left.update(_after_first(rest, is_link=is_link))
-
-        return frozenset(left)
-
-    def matches(self, path: str) -> bool:
-        """Return whether a path below the root, without it, matches."""
-        rests = self.start()
-        for name in path.split("/"):
-            rests = self.after(rests, name)
-        return () in rests
-
-    def _matches_name(self, part: str, name: str) -> bool:
-        is_hidden = name.startswith(".") and not part.startswith(".")
-        if is_hidden and not self.matches_hidden:
-            return False
-        if part == "**":
-            return True
-        return name != "" and fnmatch.fnmatchcase(name, part)
+    def matches(self, key: str) -> bool:
+        """Return whether a key below the root, without it, matches."""
+        return _matches(tuple(key.split("/")), self.parts)
 
 
 def _split(text: str) -> tuple[str, list[str]]:
@@ -162,25 +127,14 @@ def _split(text: str) -> tuple[str, list[str]]:
     return root, text[len(root) :].split("/")
 
 
-def _after_first(rest: Rest, *, is_link: bool) -> Iterator[Rest]:
-    """Yield what is still to be matched after the first part has matched a name."""
-    if rest[0] != "**":
-        yield from _alternatives(rest[1:])
-        return
+def _matches(names: Parts, parts: Parts) -> bool:
+    """Return whether the parts of a glob match all of some names."""
+    if not names or not parts:
+        return not names and not parts
 
-    if len(rest) == 1:
-        yield ()
-    if not is_link:
-        yield from _alternatives(rest)
+    part, rest = parts[0], parts[1:]
+    if part != "**":
+        has_first = names[0] != "" and fnmatch.fnmatchcase(names[0], part)
+        return has_first and _matches(names[1:], rest)
 
-
-def _alternatives(rest: Rest) -> Iterator[Rest]:
-    """
-    Yield what is to be matched: all of it, and what is left without each ``**`` at its beginning.
-
-    Such a part may stand for no folder at all.
-    """
-    yield rest
-    while len(rest) > 1 and rest[0] == "**":
-        rest = rest[1:]
-        yield rest
+    return not rest or any(_matches(names[start:], rest) for start in range(len(names)))

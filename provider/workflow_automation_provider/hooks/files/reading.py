@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from workflow_automation_provider.client.files import File, read_exactly
 from workflow_automation_provider.hooks.files.objects import AT_ONCE, StoredFile
-from workflow_automation_provider.hooks.files.stores import begin, in_time, wait_for
 
 # Bytes that are read and requested at once: multiples of 3, so that base64 of each piece joins
 # without padding.
@@ -54,15 +53,18 @@ class ObjectReading:
             block.cancel()
 
     def _content(self, file: StoredFile) -> Iterator[bytes]:
-        self._fetch()
-        blocks = _blocks(file)
-        if not blocks:
-            yield from _not_in_blocks(file)
+        if not file.store.is_cloud:
+            yield from pieces(file.open)
             return
 
-        for _ in blocks:
+        self._fetch()
+        if _is_streamed(file):
+            yield from _streamed(file)
+            return
+
+        for _ in _blocks(file):
             _, block = self._ahead[0]
-            content = wait_for(block)
+            content = block.result()
             self._ahead.popleft()
             self._fetch()
             for start in range(0, len(content), _PIECE):
@@ -92,39 +94,28 @@ def pieces(open_file: Callable[[], Any]) -> Iterator[bytes]:
 
     :param open_file: opens the file for reading in binary mode
     """
-    stream = in_time(open_file)
-    try:
-        while piece := in_time(read_exactly, stream, _PIECE):
+    with open_file() as stream:
+        while piece := read_exactly(stream, _PIECE):
             yield piece
-    finally:
-        begin(stream.close)
+
+
+def _is_streamed(file: StoredFile) -> bool:
+    return file.store.is_s3 and file.size > _BLOCK
 
 
 def _blocks(file: StoredFile) -> range:
     """Return where the blocks of an object begin; none if it is not fetched in blocks."""
-    is_streamed = file.store.is_s3 and file.size > _BLOCK
-    if is_streamed or not file.store.is_cloud:
-        return range(0)
-    return range(0, file.size, _BLOCK)
-
-
-def _not_in_blocks(file: StoredFile) -> Iterator[bytes]:
-    """Yield the content of a file that is not fetched in blocks."""
-    if not file.size:
-        return
-    if file.store.is_s3:
-        yield from _streamed(file)
-    else:
-        yield from pieces(file.open)
+    is_in_blocks = file.store.is_cloud and not _is_streamed(file)
+    return range(0, file.size if is_in_blocks else 0, _BLOCK)
 
 
 def _streamed(file: StoredFile) -> Iterator[bytes]:
     """Yield an object of S3, read by one request, one piece ahead."""
     fs = file.store.fs
-    stream = wait_for(asyncio.run_coroutine_threadsafe(fs.open_async(file.key, "rb"), fs.loop))
+    stream = asyncio.run_coroutine_threadsafe(fs.open_async(file.key, "rb"), fs.loop).result()
     ahead = asyncio.run_coroutine_threadsafe(_piece(stream), fs.loop)
     try:
-        while piece := wait_for(ahead):
+        while piece := ahead.result():
             ahead = asyncio.run_coroutine_threadsafe(_piece(stream), fs.loop)
             yield piece
     finally:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from workflow_automation_provider.client.files import File, reason
@@ -18,7 +16,6 @@ from workflow_automation_provider.hooks.files.objects import (
     ObjectStore,
     StoredFile,
     fingerprint_of,
-    version_of,
 )
 from workflow_automation_provider.hooks.files.paths import has_wildcard, name_of
 from workflow_automation_provider.hooks.files.reading import ObjectReading
@@ -26,13 +23,6 @@ from workflow_automation_provider.hooks.files.stores import as_url, stored_at
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
-
-# An object that changed fewer seconds ago may change again without another time: stores have whole
-# seconds, and their clock may differ.
-_MIN_AGE = 1.25
-
-# How often to wait until an object is that old.
-_MAX_WAITS = 3
 
 
 def stored_files(
@@ -110,9 +100,6 @@ def _stored_file(store: ObjectStore, found: Found, info: Info) -> File:
     :param info: what was listed or looked up of it
     :raises InvalidRequestError: if it is no file, or has no size
     """
-    if found.listing is None:
-        info = _once_old_enough(store, found.key, info)
-
     location = f"{store.scheme}://{found.key}"
     size = info.get("size")
     file_name = name_of(location)
@@ -143,36 +130,3 @@ def _stored_file(store: ObjectStore, found: Found, info: Info) -> File:
         key=found.key,
         listing=found.listing,
     )
-
-
-def _once_old_enough(store: ObjectStore, key: str, info: Info) -> Info:
-    """
-    Return what a store has of an object, once a later change would show in it.
-
-    :param info: what it has of it now
-
-    :raises TimeoutError: if the object is written to all the time
-    """
-    for _ in range(_MAX_WAITS):
-        seconds = _seconds_until_old_enough(info)
-        if not seconds:
-            return info
-        time.sleep(seconds)
-        info = store.look_up(key)()
-
-    if _seconds_until_old_enough(info):
-        raise TimeoutError("it is being written to")
-    return info
-
-
-def _seconds_until_old_enough(info: Info) -> float:
-    """Return the seconds until a change shows, where a time alone identifies the version."""
-    _, changed_at = version_of(info)
-    if isinstance(changed_at, datetime):
-        changed_at = changed_at.timestamp()
-    if not isinstance(changed_at, int | float):
-        return 0.0
-
-    age = time.time() - changed_at
-    is_recent = -1 < age < _MIN_AGE
-    return _MIN_AGE - age if is_recent else 0.0

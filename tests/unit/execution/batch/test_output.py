@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -143,22 +142,6 @@ def test_the_same_path_on_two_sftp_hosts_is_two_files(sftp, tmp_path, monkeypatc
         with pytest.raises(InvalidRequestError, match="output_path is "):
             OutputFile(sftp.url("a.jsonl")).check(source)
         OutputFile(sftp.url("a.jsonl").replace(sftp.conn_id, "other")).check(source)
-
-
-@pytest.mark.parametrize(
-    "use", [lambda output: output.check(NO_FILE), lambda output: output.write(WHOLE)]
-)
-def test_nothing_is_left_on_a_server_that_hangs_for_a_while(sftp, monkeypatch, use):
-    monkeypatch.setattr("workflow_automation_provider.hooks.files.stores.TIMEOUT", 0.5)
-    OutputFile(sftp.url("other.jsonl")).check(NO_FILE)  # it is connected
-    sftp.removed.clear()
-    goes_on = threading.Event()
-    sftp.before_open = lambda: goes_on.wait(30)
-    with pytest.raises(OutputUnavailableError, match="has not answered"):
-        use(OutputFile(sftp.url("output.jsonl")))
-    goes_on.set()
-    assert sftp.removed.wait(30)
-    assert [*sftp.folder.iterdir()] == []
 
 
 def test_a_file_of_sftp_is_replaced_at_once(sftp):
