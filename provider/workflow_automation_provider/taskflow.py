@@ -11,7 +11,7 @@ from airflow.sdk import get_current_context
 from workflow_automation_provider.client.checks import MAX_DAYS, duration
 from workflow_automation_provider.client.protocol import NO_INPUTS
 from workflow_automation_provider.client.rendered_values import rendered
-from workflow_automation_provider.client.wording import kind_of, one_line
+from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     WorkflowAutomationError,
@@ -127,29 +127,22 @@ def trigger_flow_once(
 
 def _check_name(name: object) -> None:
     """Raise an InvalidRequestError unless every database keeps a name apart from all others."""
-    if not isinstance(name, str):
-        problem = kind_of(name)
-    elif not name.strip():
-        problem = "empty"
-    elif len(name) > _MAX_NAME:
-        problem = f"{len(name)} characters long: expected at most {_MAX_NAME} characters"
-    elif one_line(name) != name:
-        problem = f"{name!a}, which contains a line break or another control character"
-    elif name.rstrip() != name:  # MySQL ignores it in comparisons
-        problem = f"{name!r}, which ends in a blank"
-    elif max(name) > _LAST_OF_BMP:  # MySQL's key columns have three bytes for a character
-        char = next(char for char in name if char > _LAST_OF_BMP)
-        problem = f"{name!r}, and not every database can store {char!r} in a key"
-    else:
-        return
-
-    raise InvalidRequestError(
-        f"name is {problem}.",
-        next_step=(
-            "Give each start within a task a name of its own, such as a customer's ID, that is the "
-            "same in every try."
-        ),
+    is_fit = (
+        isinstance(name, str)
+        and 0 < len(name) <= _MAX_NAME
+        and one_line(name) == name
+        and name.rstrip() == name  # MySQL ignores a blank at the end in comparisons
+        and max(name) <= _LAST_OF_BMP  # MySQL's key columns have three bytes for a character
     )
+    if not is_fit:
+        raise InvalidRequestError(
+            f"name is {name!a:.300}: expected 1 to {_MAX_NAME} characters of the Basic "
+            "Multilingual Plane, without control characters or a blank at the end.",
+            next_step=(
+                "Give each start within a task a name of its own, such as a customer's ID, that is "
+                "the same in every try."
+            ),
+        )
 
 
 def _check_choice(on_unknown_start: object) -> None:

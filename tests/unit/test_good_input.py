@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 
@@ -65,7 +64,7 @@ def test_a_path_that_is_not_utf_8_is_refused_where_it_is_sent(tmp_path):
         file.write(b"x")
     found = resolve(f"{tmp_path}/**/data.csv")
     upload_bodies("flow", "1", found, "name")
-    with pytest.raises(InvalidRequestError, match="UTF-8"):
+    with pytest.raises(InvalidRequestError, match="not valid Unicode"):
         upload_bodies("flow", "1", found, "path")
 
 
@@ -76,12 +75,6 @@ def test_a_host_that_is_named_like_an_operation_is_a_base_url(host):
 
 def test_a_long_integer_beside_the_run_id_does_not_cost_it(respond):
     assert respond(b'{"run_id": "1001", "n": ' + b"9" * 5000 + b"}").run_id == "1001"
-
-
-def test_gzip_in_several_members_is_read(respond):
-    """RFC 1952 allows it, and urllib3 reads it."""
-    parts = gzip.compress(b'{"run_id": ') + gzip.compress(b'"1001"}')
-    assert respond(parts, "Content-Encoding: gzip").run_id == "1001"
 
 
 def test_a_whole_document_counts_although_a_longer_one_was_announced(respond):

@@ -261,7 +261,7 @@ def _layout_of(content: File | bytes, file_format: FileFormat) -> Iterator[bytes
 def _field(file: File, word: str) -> Iterator[bytes | File]:
     """Yield a field of an element in parts, as :func:`_layout_of` does."""
     if word not in ("base64", "data_url"):
-        yield json.dumps(_described(file, word)).encode("ascii")
+        yield encode(f"the {word} of {file.source}", _described(file, word))
         return
 
     start = f"data:{media_type_of(file)};base64," if word == "data_url" else ""
@@ -277,25 +277,8 @@ def _described(file: File, word: str) -> str | int:
     if word == "content_type":
         return media_type_of(file)
     if word == "path":
-        return _sendable_path(file)
+        return path_of(file)
     return file.name
-
-
-def _sendable_path(file: File) -> str:
-    """
-    Return the path of a file.
-
-    :raises InvalidRequestError: if the folders of one that was found are not UTF-8
-    """
-    path = path_of(file)
-    try:
-        (file.path or "").encode()
-    except UnicodeEncodeError:
-        raise InvalidRequestError(
-            f"{path!r} is not UTF-8, and the file format sends the path: rename the folder."
-        ) from None
-
-    return path
 
 
 def media_type_of(file: File) -> str:

@@ -7,17 +7,15 @@ that a DAG author finds the one invalid value among thousands.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import math
-import operator
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import PurePath
-from typing import Any, SupportsIndex, cast
+from typing import Any
 from uuid import UUID
 
 from workflow_automation_provider.client.wording import kind_of, member
@@ -35,12 +33,6 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 # Names of fields that Airflow takes for objects of Python: an XCom fails, or becomes another value.
 _RESERVED = {"__classname__", "__id__", "__type", "__var"}
-
-_FIXES = {
-    **dict.fromkeys(("bytes", "bytearray"), "decode it to text, or base64-encode it"),
-    **dict.fromkeys(("set", "frozenset"), "use a list, which has an order"),
-    "XComArg": "use it only in a templated argument of the operator",
-}
 
 
 def encode(name: str, value: object) -> bytes:
@@ -94,12 +86,10 @@ def _plain(value: object, path: str) -> Any:
     if number is not None:
         return _plain(number, path)
 
-    bases = [base.__name__ for base in type(value).__mro__]
-    fixes = [_FIXES[base] for base in bases if base in _FIXES]
     raise _rejection(
         path,
         f"is {kind_of(value)}, which JSON cannot represent",
-        fixes[0] if fixes else "use text, a number, a list or a dict",
+        "use text, a number, a list or a dict",
     )
 
 
@@ -145,25 +135,19 @@ def _iso_text(value: date | time, path: str) -> str:
     return text
 
 
-def _python_number(value: object) -> int | float | None:
+def _python_number(value: Any) -> int | float | None:
     """
-    Return a number of another library as Python's own, None if it is none.
+    Return a scalar of numpy as Python's own, None if it is none.
 
-    The library is not imported: numpy's scalars have an ``item`` and no dimensions, and integers
-    an ``__index__``. The ``item`` of a time may be a count of nanoseconds, which is no number to
-    send.
+    The library is not imported: a scalar has an ``item`` and no dimensions. That of a time may be a
+    count of nanoseconds, which is no number to send.
     """
     kind = type(value)
-    number: Any = None
-    if hasattr(kind, "shape") and hasattr(kind, "item"):
-        array: Any = value
-        is_time = getattr(array.dtype, "kind", "") in ("m", "M")
-        if array.shape == () and not is_time:
-            number = array.item()
-    elif hasattr(kind, "__index__"):
-        with contextlib.suppress(TypeError):
-            number = operator.index(cast("SupportsIndex", value))
+    is_array = hasattr(kind, "shape") and hasattr(kind, "item")
+    if not is_array or value.shape != () or getattr(value.dtype, "kind", "") in ("m", "M"):
+        return None
 
+    number = value.item()
     return number if isinstance(number, int | float) else None
 
 
@@ -240,27 +224,9 @@ def storable(document: Any, text: str) -> Any:
 
     :param text: what is stored in place of a value that cannot be: its JSON
     """
-    try:
-        cleaned = _cleaned(document)
-        is_storable = not why_not_storable(cleaned)
-    except RecursionError:
-        is_storable = False
-
-    return cleaned if is_storable else storable_text(text)
+    return storable_text(text) if why_not_storable(document) else document
 
 
 def storable_text(text: str) -> str:
     """Return a text without the characters that a database rejects: NUL and lone surrogates."""
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()
-
-
-def _cleaned(document: Any) -> Any:
-    match document:
-        case str():
-            return storable_text(document)
-        case dict():
-            return {storable_text(name): _cleaned(item) for name, item in document.items()}
-        case list():
-            return [_cleaned(item) for item in document]
-
-    return document

@@ -178,14 +178,14 @@ def _is_any_in(forms: Iterable[bytes], normal: bytes) -> bool:
 
 def without_credentials(text: str) -> str:
     """Return a text without the passwords and the queries of its URLs."""
-    return re.sub(r"\S+", lambda match: _without_query(_without_password(match[0])), text)
+    return re.sub(r"\S+", lambda match: _without(match[0]), text)
 
 
 def shown(source: object) -> str:
     """Return a path or URL that an author gave, in quotes and without its credentials."""
     text = str(source)
     # As a whole: a password may have blanks.
-    return repr(without_credentials(_without_query(_without_password(text))))
+    return repr(without_credentials(_without(text)))
 
 
 def without_credentials_of(source: str, text: str) -> str:
@@ -202,9 +202,14 @@ def without_credentials_of(source: str, text: str) -> str:
     return without_credentials(text)
 
 
-def _without_password(word: str) -> str:
+def _without(word: str) -> str:
+    """Return a URL without its password and its query."""
     password = _password(word)
-    return word.replace(f":{password}@", ":***@") if password else word
+    if password:
+        word = word.replace(f":{password}@", ":***@")
+
+    query = _query(word)
+    return word.replace(f"?{query}", "?***") if query else word
 
 
 def _password(word: str) -> str:
@@ -219,29 +224,16 @@ def _password(word: str) -> str:
     return word[user.end() : max(word.rfind("@"), user.end())]
 
 
-def _without_query(word: str) -> str:
-    query = _query(word)
-    if not query:
-        return word
-    start = _query_start(word)
-    return f"{word[:start]}***{word[start + len(query) :]}"
-
-
 def _query(word: str) -> str:
     """Return the query of a URL, empty if there is none."""
-    start = _query_start(word)
-    return word[start:].rstrip(_AROUND_URL) if start else ""
-
-
-def _query_start(word: str) -> int:
-    """Return where the query of a URL begins, 0 if there is none."""
     web = _WEB_ADDRESS.search(word)
     if web is not None:
-        return word.find("?", web.end()) + 1
+        _, _, query = word[web.end() :].partition("?")
+        return query.rstrip(_AROUND_URL)
 
     scheme = word.find("://")
     named = _NAMED_QUERY.search(word, scheme) if scheme > 0 else None
-    return named.end() if named else 0
+    return word[named.end() :].rstrip(_AROUND_URL) if named else ""
 
 
 def _forms(secret: str) -> frozenset[bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -101,40 +100,15 @@ def check_no_template(name: str, text: str) -> None:
         )
 
 
-# Paths as a shell, Windows or a library may write them, and why they name no file here.
-_OTHER_PATHS = {
-    r"^~": "~ is not expanded, because it means a different folder for each user",
-    r"\$\{?[A-Za-z_]": "a variable of the environment is not expanded",
-    r"\{[^{}]*,[^{}]*\}": "braces are not expanded",
-    r"^([A-Za-z]:[\\/]|\\\\)": "a path of Windows names no file where the task runs",
-    r"""^(["']).*\1$""": "quotation marks would be a part of its name",
-    r"^[A-Za-z][A-Za-z0-9+.-]+:/(?!/)": "a URL has two slashes after its scheme",
-    r"\.\w+\s*,.*\.\w+$": "a comma does not separate paths",
-    # As in what Path.as_uri() returns.
-    r"%[0-9A-Fa-f]{2}": "%-encoding is not decoded",
-}
-
-
 def check_path(name: str, path: str | None) -> None:
     """
     Check a rendered path; one that exists is meant as it is written.
 
     :param name: what the path is called in errors
-    :raises InvalidRequestError: if it has no value, or is meant for a shell, Windows or a library
+    :raises InvalidRequestError: as :func:`check_rendered` does
     """
-    if path and os.path.lexists(path):
-        return
-
-    check_rendered(name, path)
-    if not path or "://" in path:
-        return
-
-    for pattern, why in _OTHER_PATHS.items():
-        if re.search(pattern, path):
-            raise InvalidRequestError(
-                f"{name} is {shown(path)}, and there is no such file: {why}.",
-                next_step="Give the path, or each of several, as it is where the task runs.",
-            )
+    if not (path and os.path.lexists(path)):
+        check_rendered(name, path)
 
 
 def check_names(name: str, inputs: object) -> None:

@@ -260,56 +260,17 @@ def _parse_extra(extra: str | None) -> dict[str, Any]:
     return written
 
 
-# What other programs and libraries call a field, without its underscores.
-_FOREIGN_NAMES = {
-    "flow_id": "flow workflow workflowid",
-    "timeout": "timeouts requesttimeout readtimeout connecttimeout timeoutseconds",
-    "key_expires_on": "expires expireson expirydate expirationdate",
-    "verify": "ssl verifyssl sslverify tlsverify verifycertificate checkcertificate insecure",
-    "ca_bundle": "ca cacert cacerts cafile capath sslca sslcacert truststore "
-    "sslcertfile sslcertdir requestscabundle curlcabundle",
-    "client_cert": "cert certfile certificate clientcertificate clientkey sslcert sslkey keyfile",
-    "proxy": "proxies httpproxy httpsproxy proxyurl",
-    "headers": "header httpheaders extraheaders customheaders authorization",
-    "callback_base_url": "callback callbackurl",
-    "busy_statuses": "statuses retrystatuses statusforcelist",
-    "the API key field (password)": "apikey xapikey key token apitoken password secret",
-    "the base URL field (host)": "baseurl url host endpoint server",
-}
-
-_FIELD_OF: dict[str, str] = {
-    foreign: field for field, names in _FOREIGN_NAMES.items() for foreign in names.split()
-}
-
-
 def _unknown_extra(name: str) -> InvalidRequestError:
-    """Return the error for an extra that does not exist, which names the field that is meant."""
-    meant = _field_meant_by(name)
-    if meant is None:
-        fix = f"expected one of {', '.join(FIELDS)}"
-    elif meant in FIELDS:
-        fix = f"did you mean {meant!r}?"
-    else:
-        fix = f"its value belongs in {meant}"
-
-    return InvalidRequestError(f"extra {name!r} is not supported; {fix}")
-
-
-def _field_meant_by(name: str) -> str | None:
-    """Return the field that an unknown extra was meant for, None if there is none like it."""
+    """Return the error for an extra that does not exist."""
     # Not at the top: only a typo needs it.
     import difflib
 
-    # Airflow 2 stored an extra of the form as extra__TYPE__NAME.
-    plain = re.sub("[^a-z0-9]", "", name.lower().rpartition("__")[2])
-    plain_fields = {field.replace("_", ""): field for field in FIELDS}
-    if plain in plain_fields:
-        return plain_fields[plain]
-    if plain in _FIELD_OF:
-        return _FIELD_OF[plain]
-
-    near = difflib.get_close_matches(plain, plain_fields, n=1)
-    return plain_fields[near[0]] if near else None
+    near = difflib.get_close_matches(name.lower(), FIELDS, n=1)
+    fix = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(FIELDS)}"
+    return InvalidRequestError(
+        f"extra {name!r} is not supported; {fix} (the API key goes into the field password, the "
+        "base URL into the field host)"
+    )
 
 
 def _value(name: str, written: object, read: Mapping[str, Any]) -> Any:

@@ -67,16 +67,6 @@ class Scalar:
     def item(self):
         return self if self._item is None else self._item
 
-    def __index__(self):
-        return 7
-
-
-class Index:
-    """An integer as sympy has it."""
-
-    def __index__(self):
-        return 7
-
 
 class NoTime(datetime):
     """As pandas' ``NaT``: a time that is none."""
@@ -92,21 +82,12 @@ class FineTime(datetime):
         return "2026-01-02T00:00:00.000000007"
 
 
-class XComArg:
-    pass
-
-
-class PlainXComArg(XComArg):
-    pass
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
         (Scalar(True, "b"), True),
         (Scalar(2**63, "u"), 2**63),
         (Scalar(0.5, "f"), 0.5),
-        (Index(), 7),
         (FineTime(2026, 1, 2), "2026-01-02T00:00:00.000000007"),
         (datetime(2026, 1, 2, 3, 4, 5, 6), "2026-01-02T03:04:05.000006"),  # noqa: DTZ001 - naive stays naive
         (pendulum.datetime(2026, 1, 2, tz="Europe/Berlin"), "2026-01-02T00:00:00+01:00"),
@@ -149,7 +130,7 @@ for _ in range(10_000):
         (float("inf"), "inf"),
         (Decimal("-Infinity"), "-Infinity"),
         (Decimal("sNaN"), "sNaN"),
-        (b"x", "bytes.*base64"),
+        (b"x", "a bytes.*use text"),
         (timedelta(1), "a datetime.timedelta.*number"),
         (NoTime(2026, 1, 2), "NoTime .'NaT'.*use a date, or None"),
         (Scalar(float("nan"), "f"), "is nan"),
@@ -157,7 +138,6 @@ for _ in range(10_000):
         (Scalar(1, "i", shape=(1,)), "Scalar, which JSON"),
         (Scalar(None, "f"), "Scalar, which JSON"),
         (Scalar(1j, "c"), "Scalar, which JSON"),
-        (PlainXComArg(), "PlainXComArg.*templated argument"),
         (memoryview(b"x"), "memoryview"),
         (Plain.ONE, "Plain"),
         (Path("\udcff"), "Unicode"),

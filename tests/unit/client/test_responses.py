@@ -456,7 +456,7 @@ def test_a_response_that_may_name_a_run_counts_whenever_it_came(operation, body,
     [
         (
             b'{"run_id": "7", "a\\u0000": ["b\\ud800", true, null]}',
-            {"run_id": "7", "a\ufffd": ["b?", True, None]},
+            '{"run_id": "7", "a\\u0000": ["b\\ud800", true, null]}',
         ),
         (b'\xef\xbb\xbf{"run_id": "7"}', {"run_id": "7"}),
         ('{"run_id": "7"}'.encode("utf-16"), {"run_id": "7"}),

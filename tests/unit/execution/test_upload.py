@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import mimetypes
 import re
 from functools import partial
 from itertools import count
@@ -168,24 +167,6 @@ def test_all_is_sent_again_if_the_requests_differ(service, attempt, write, log, 
         upload(*files, **{**usual, **options}).execute(attempt(try_number=number))
     assert sum(map(len, uploaded(service)[1:])) == len(files)
     assert mentions(log(), "an earlier try", "sending all files")
-
-
-def test_another_machine_with_other_media_types_continues_an_upload(
-    service, attempt, write, monkeypatch
-):
-    files = [write("a.xlsx"), write("b.odd"), write("c.odd"), write("d.jpg")]
-    is_broken_off(service)
-    options = {"file_format": None, "files_per_request": 1}
-    with pytest.raises(BusyError):
-        upload(*files, **options).execute(attempt())
-    monkeypatch.setattr(mimetypes, "guess_type", lambda _: ("application/other", None))
-    upload(*files, **options).execute(attempt(try_number=2))
-    assert [(file["name"], file["content_type"]) for (file,) in uploaded(service)] == [
-        ("a.xlsx", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"),
-        ("b.odd", "application/other"),
-        ("c.odd", "application/other"),
-        ("d.jpg", "image/jpeg"),
-    ]
 
 
 class TestEqualNames:

@@ -219,19 +219,14 @@ def test_extra_that_is_no_json_object_or_has_an_unknown_field(extra, words):
     [
         ("Flow_ID", "'flow_id'"),
         ("flowId", "'flow_id'"),
-        ("extra__workflow_automation__flow_id", "'flow_id'"),
-        ("workflow", "'flow_id'"),
-        ("cert", "'client_cert'"),
-        ("cacert", "'ca_bundle'"),
-        ("REQUESTS_CA_BUNDLE", "'ca_bundle'"),
         ("verify_ssl", "'verify'"),
         ("https-proxy", "'proxy'"),
         ("read_timeout", "'timeout'"),
         ("Headres", "'headers'"),
-        ("api_key", "API key"),
-        ("X-API-Key", "API key"),
-        ("token", "API key"),
-        ("base_url", "base URL"),
+        ("api_key", "password"),
+        ("X-API-Key", "password"),
+        ("token", "password"),
+        ("base_url", "host"),
     ],
 )
 def test_extra_that_people_bring_along(connect, name, field):

@@ -65,7 +65,7 @@ def test_the_page_names_the_longest_name(service, store, context):
     now = context(store)
     trigger_flow_once("a" * int(longest), context=now)
     assert f"{FIRST_START}/{'a' * int(longest)}" in store.entries
-    with pytest.raises(InvalidRequestError, match=f"at most {longest} characters"):
+    with pytest.raises(InvalidRequestError, match=f"1 to {longest} characters"):
         trigger_flow_once("a" * (int(longest) + 1), context=now)
 
 
