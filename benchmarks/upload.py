@@ -42,7 +42,7 @@ ACCESS = {
     "aws_secret_access_key": "testing",
     "region_name": "us-east-1",
 }
-HEADERS = {"Content-Type": "application/json", "X-API-Key": "key"}
+HEADERS = {"Content-Type": "application/json", "X-API-Key": "bench-key"}
 BODY = {
     "flow_id": "flow",
     "run_id": "1",
@@ -312,7 +312,7 @@ def take_turns(case: Case, given: Given, proxy: StoreProxy | None) -> dict[str, 
         "bench": {
             "conn_type": "workflow_automation",
             "host": f"{given.url}/api",
-            "password": "key",
+            "password": "bench-key",
         },
         "bench_http": {"conn_type": "http", "host": given.url},
         "bench_s3": {"conn_type": "aws", "login": "testing", "password": "testing", "extra": extra},
