@@ -6,6 +6,7 @@ Media types by the ending of a name, the same on each machine.
 
 from __future__ import annotations
 
+import functools
 import mimetypes
 
 _UNKNOWN = "application/octet-stream"
@@ -30,8 +31,12 @@ _TYPES = {
     "yml": "application/yaml",
 }
 
-# Without the files of the system.
-_OF_PYTHON = mimetypes.MimeTypes()
+
+@functools.cache
+def _of_python() -> mimetypes.MimeTypes:
+    """Return what Python knows without the files of the system."""
+    # Not at the top: it reads those files all the same.
+    return mimetypes.MimeTypes()
 
 
 def media_type(name: str) -> str:
@@ -40,7 +45,7 @@ def media_type(name: str) -> str:
     if dot and ending in _TYPES:
         return _TYPES[ending]
 
-    known, compressed = _OF_PYTHON.guess_type(name)
+    known, compressed = _of_python().guess_type(name)
     if compressed:  # the compressed file is sent, not its content
         return _UNKNOWN
 
