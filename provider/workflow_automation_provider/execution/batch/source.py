@@ -114,8 +114,8 @@ class BatchSource:
         :raises FileUnavailableError: if the file is missing or cannot be read
         """
         wrong: list[InvalidRequestError] = []
-        with contextlib.closing(self._elements()) as elements:
-            for index, (label, element) in enumerate(elements):
+        with contextlib.closing(self._labelled()) as labelled:
+            for index, (label, element) in enumerate(labelled):
                 try:
                     item = self._item(index, label, element)
                 except InvalidRequestError as error:
@@ -146,7 +146,7 @@ class BatchSource:
         """Return whether the items are in this file, as the same connection names it."""
         return self._is_file and locate("batch", self._batch) == location
 
-    def _elements(self) -> Generator[tuple[str, Any], None, None]:
+    def _labelled(self) -> Generator[tuple[str, Any], None, None]:
         """Yield each element of a list or line of a file, after what it is called in errors."""
         if not self._is_file:
             for index, inputs in enumerate(_elements(self._batch)):
@@ -164,10 +164,13 @@ class BatchSource:
 
         :raises InvalidRequestError: if it cannot be sent
         """
-        inputs = parse_line(label, element) if self._is_file else _inputs(label, element)
-        encoded = encode(label, inputs)
         if self._is_file:
-            encoded = element.strip()  # with all digits of its numbers
+            inputs = parse_line(label, element)
+            encode(label, inputs)  # checks its values; their numbers are sent with all their digits
+            encoded = element.strip()
+        else:
+            inputs = _inputs(label, element)
+            encoded = encode(label, inputs)
 
         if self._reserved in inputs:
             raise InvalidRequestError(
