@@ -194,7 +194,7 @@ class Start(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if self.run is not None and "run_id" not in self.run:
             raise ValueError("a run that is adopted has a run_id")
-        # A version before 1.0.0 named it otherwise: nobody can tell what became of its run.
+        # Versions before 1.0.0 stored the hash under another name: the state of its run is unknown.
         if (self.callback_url or self.mailbox) and self.token_hash is None:
             raise ValueError("a start whose run has a URL has the hash of its token")
 
