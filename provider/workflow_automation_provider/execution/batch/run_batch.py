@@ -36,6 +36,7 @@ from workflow_automation_provider.execution.batch.output import OutputFile, Outp
 from workflow_automation_provider.execution.batch.progress import Progress, push
 from workflow_automation_provider.execution.batch.source import BatchSource
 from workflow_automation_provider.execution.batch.summary import (
+    counted,
     counts_text,
     log_runs,
     where_runs_are,
@@ -260,14 +261,14 @@ class BatchExecution:
         flow = f"flow {flow_id}" if flow_id else "the flow of the API key"
         self._log.info(
             "Starting %s of %s via connection %s.",
-            _runs(number),
+            counted(number, "run"),
             flow,
             self._hook.workflow_automation_conn_id,
         )
         self._log.info(
             "If this try is killed, up to %s may have been started that only a later try "
             "reports. After the last try, look in the workflow's list of runs.",
-            _runs(min(self._window, number)),
+            counted(min(self._window, number), "run"),
         )
 
     def _send_all(self, items: Iterator[Item]) -> None:
@@ -531,7 +532,3 @@ class BatchExecution:
 
         place = f"Its run writes its end to {self._ends.url_of(item['index'])}."
         return {**item, "why": f"{item.get('why', '')} {place}".strip()}
-
-
-def _runs(number: int) -> str:
-    return "1 run" if number == 1 else f"{number} runs"

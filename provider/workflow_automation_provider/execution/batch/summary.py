@@ -115,12 +115,12 @@ def worst_result(results: Results, options: BatchOptions) -> WorkflowAutomationE
     """Return the error for the worst results of items, None if there are none."""
     unknown = results.number_of("unknown")
     if unknown:
-        what = f"It is unknown whether a run was started for {_items(unknown)}."
+        what = f"It is unknown whether a run was started for {counted(unknown, 'item')}."
         return OutcomeUnknownError(what)
 
     unidentified = results.number_of("unidentified")
     if unidentified:
-        what = f"A run was started for {_items(unidentified)}, but its id is unknown."
+        what = f"A run was started for {counted(unidentified, 'item')}, but its id is unknown."
         return UnidentifiedError(what)
 
     failed, overdue = results.number_of("failed"), results.number_of("overdue")
@@ -129,13 +129,14 @@ def worst_result(results: Results, options: BatchOptions) -> WorkflowAutomationE
 
     rejected = results.number_of("rejected")
     if rejected and options.fails_if_rejected:
-        return RejectedError(f"The service rejected {_items(rejected)}.")
+        return RejectedError(f"The service rejected {counted(rejected, 'item')}.")
 
     return None
 
 
-def _items(number: int) -> str:
-    return "1 item" if number == 1 else f"{number} items"
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: ``1 run``, ``2 runs``."""
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def log_runs(log: Logger, results: Results, items: Iterable[BatchItem]) -> None:
