@@ -20,7 +20,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 
-from ..batches import rows, statuses, times_started
+from ..batches import failing, rows, statuses, times_started
 from ..starts import mentions
 
 
@@ -52,6 +52,16 @@ def test_only_what_is_left_to_be_sent_needs_the_batch(batch, service, tmp_path, 
             batch(str(path), try_number=2)
         assert caught.value.accepted is Accepted.YES
     assert times_started(service) == Counter(range(2 if is_sent else 1))
+
+
+def test_an_item_in_doubt_has_its_key_though_all_were_sent(batch, service):
+    with pytest.raises(WorkflowAutomationError):
+        batch(rows(2), key="n", before_set=failing(2))  # only what was opened is recorded
+    with pytest.raises(OutcomeUnknownError) as caught:
+        batch(rows(2), key="n", try_number=2)
+    assert "batch[0] (0)  unknown" in caught.value.next_step
+    assert "batch[1] (1)  unknown" in caught.value.next_step
+    assert times_started(service) == Counter(range(2))
 
 
 def test_a_clear_starts_all_anew(batch, service, log):

@@ -155,7 +155,9 @@ class BatchExecution:
 
     def _check_and_start(self) -> None:
         self._record.read()
-        if self._record.has_sent_all:
+        # That of an item in doubt after a kill is in the source alone.
+        has_all_keys = self._options.key is None or len(self._results.keys) == self._record.total
+        if self._record.has_sent_all and has_all_keys:
             self._go_on_without_source()
             self._log.info("Earlier tries have sent all items, so the batch is not read again.")
             return
