@@ -48,7 +48,7 @@ from polling import PollingOperator
 from workflow_automation_provider.execution.run import completion
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
-wait.MIN_SLEEP = wait._MAX_SLEEP
+completion.MIN_SLEEP = completion._MAX_SLEEP
 
 for dag_id, tasks, conn_id in (
     ("warm_up", {warm_up}, "workflow_automation_default"),
