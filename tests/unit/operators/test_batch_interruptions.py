@@ -12,19 +12,23 @@ import re
 import threading
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from entry_keys import batch_key
 from sentences import NOTHING_SENT
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
     FileUnavailableError,
     NotSentError,
+    OutcomeUnknownError,
     WorkflowAutomationError,
 )
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
+from world_calls import before
 
 from ..batches import counts, entries_of, failing, rows, statuses, times_started
 from ..starts import interrupted, mentions
@@ -114,6 +118,65 @@ def test_a_write_that_airflow_repeats_late_undoes_no_later_one(world):
     for late in task.late:
         late()
     assert task.rows.entries == entries
+
+
+def test_the_last_write_of_a_killed_try_hides_nothing_however_late_it_is_carried_out(
+    batch, service
+):
+    """Also where the next try has written by then, and is killed as well."""
+    late: dict[str, Any] = {}
+
+    def kill_at_second_write(key, value):
+        if late or key == batch_key(1):
+            late.setdefault(key, value)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        batch(rows(8), max_concurrency=1, before_set=kill_at_second_write)
+    opened: list[int] = []
+
+    def kill_once_what_is_opened_was_sent(key, value):
+        if opened:
+            wait_for_runs(service, opened)
+            raise KeyboardInterrupt
+        opened.extend(map(int, value.get("opened", ())))
+
+    with pytest.raises(KeyboardInterrupt):
+        batch(
+            rows(8), max_concurrency=1, try_number=2, before_set=kill_once_what_is_opened_was_sent
+        )
+    batch.store.entries.update(late)
+    with pytest.raises(OutcomeUnknownError):
+        batch(rows(8), max_concurrency=1, try_number=3)
+    assert {*times_started(service).values()} == {1}
+
+
+def wait_for_runs(service, items):
+    until = time.monotonic() + 10
+    while not times_started(service).keys() >= {*items}:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_process_that_airflow_has_given_up_sends_nothing_though_its_write_is_carried_out(
+    world, monkeypatch
+):
+    """Its API server may have looked whose the task is just before that changed."""
+    task = world(in_world())
+
+    def give_up():
+        orphan, store = task.last, task.rows.store
+        task.lose(orphan)
+        task.try_()
+        late = iter([None])
+        monkeypatch.setattr(
+            task.rows, "store", lambda ti_id, *values: store(next(late, ti_id), *values)
+        )
+
+    task.try_(before("set", batch_key(1), give_up))
+    orphan, next_try = task.processes
+    assert len(orphan.runs) <= 4  # which it had opened before
+    assert len(next_try.runs) == 16
 
 
 def test_on_kill_stops_all_threads(batch, service):

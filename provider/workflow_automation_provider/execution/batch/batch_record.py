@@ -1,11 +1,14 @@
 """
 What a task instance knows of its batch: its entries in the state store.
 
-An item is sent only after the write that *opens* it is durable. One write costs 9 to 190 ms, so
-items share it: it records the results since the last write, and opens the next items.
+An item is sent only after the write that *opens* it is durable, and is read back: a process that
+Airflow has given up lives on, and finds nothing. One write costs 9 to 190 ms, so items share it: it
+records the results since the last write, and opens the next items.
 
-**The entries**, each a :class:`BatchEntry`, are numbered across the tries. Each write has its own,
-so one that Airflow repeats, however late, undoes nothing.
+**The entries**, each a :class:`BatchEntry`, are numbered across the tries. Each write has its own
+number, so one that Airflow repeats, however late, undoes nothing. The last write of a try that was
+killed may be carried out only after the next try has read: that opens nothing with the first number
+that it finds free.
 
 Results of more than :data:`_MAX_ENTRY_BYTES` bytes are written in several entries, before the next
 items are opened. So an entry stays well below the 64 KiB that Airflow warns of
@@ -209,6 +212,11 @@ class BatchRecord(TaskRecord):
         if opened or last:
             self._write_entry(opened, last)
 
+    def write_first(self) -> None:
+        """Write an entry that opens nothing: a write of an earlier try may still replace it."""
+        if self.may_have_entries:
+            self._write_entry((), {})
+
     def write_ended(self, number: int) -> None:
         """Record how many runs have ended, for the page **Flow runs**."""
         if number != self._ended:
@@ -263,10 +271,16 @@ class BatchRecord(TaskRecord):
             ended=self._ended,
             **self.target,
         )
-        self.set(_key(self.number_of_entries), entry_of(entry))
+        key, fields = _key(self.number_of_entries), entry_of(entry)
+        self.set(key, fields)
         # Only now, because reading ends where a number is missing. After an interruption, the whole
         # write is repeated under the same number.
         self.number_of_entries += 1
+
+        # A single read may find nothing.
+        is_there = not opened or any(self.get(key) == fields for _ in range(2))
+        if not is_there:
+            raise RuntimeError("Airflow no longer runs this try, or has lost its record.")
 
     # Items ----------------------------------------------------------------------------------------
 

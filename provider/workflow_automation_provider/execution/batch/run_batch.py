@@ -274,6 +274,7 @@ class BatchExecution:
         )
 
     def _send_all(self, items: Iterator[Item]) -> None:
+        self._record.write_first()
         self._open(self._next(items))
         while self._in_flight:
             self._await_results()
