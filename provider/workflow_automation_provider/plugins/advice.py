@@ -345,7 +345,7 @@ def advise_batch(task: TaskNow, batch: KnownBatch, state: RunStatus, is_current:
             " There is no output file, and what lies in "
             f"{batch.folder.partition('?')[0]} is read by nobody."
         )
-        sentence = _of_wait(task, awaited, needs_triggerer=True)
+        sentence = _of_wait(awaited, has_triggerer=task.has_triggerer)
         return Advice([sentence], _marks("The runs", "", lost))
     if not task.has_ended:
         return Advice([_NOTHING_TO_DO], ())
@@ -472,18 +472,19 @@ def _of_run_wait(task: TaskNow, start: TaskStart) -> Sentence:
         )
 
     if start.unread_mailbox:
-        return _of_wait(task, "the run has written its end", needs_triggerer=True)
-    return _of_wait(task, "the run calls Airflow")
+        return _of_wait("the run has written its end", has_triggerer=task.has_triggerer)
+    return _of_wait("the run calls Airflow")
 
 
-def _of_wait(task: TaskNow, awaited: str, *, needs_triggerer: bool = False) -> Sentence:
+def _of_wait(awaited: str, *, has_triggerer: bool = True) -> Sentence:
     """
     Return what there is to say of a wait.
 
     :param awaited: what ends it, as a sentence
+    :param has_triggerer: whether a triggerer lives, if one has to look
     """
     text = f"Nothing to do: the task asks for nothing, and ends once {awaited}."
-    if needs_triggerer and not task.has_triggerer:
+    if not has_triggerer:
         text = f"No triggerer is running: until one is, nothing looks whether {awaited}."
     return Sentence(text, "If that cannot happen, mark the task as success or failed.")
 
@@ -510,7 +511,7 @@ def _actions(task: TaskNow, starts: Sequence[TaskStart]) -> list[Action]:
 
     found = []
     if task.has_failed and current:
-        found += _of_failed_task(task, current)
+        found = _of_failed_task(task, current)
     given = [start for start in current if start.given is not None]
     if given:
         found.append(_take_back(given))
@@ -539,8 +540,8 @@ def _of_failed_task(task: TaskNow, current: Sequence[TaskStart]) -> list[Action]
     # Those that may have a run that did the work.
     open_ones = [
         start
-        for start, state in zip(current, states, strict=True)
-        if start.end != "failed" and state is not RunStatus.IDLE
+        for start in current
+        if start.end != "failed" and state_of(task, start) is not RunStatus.IDLE
     ]
     to_continue = [start for start in open_ones if start.can_continue]
 

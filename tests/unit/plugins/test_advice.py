@@ -1,7 +1,12 @@
-"""What is said of a task and what may be done with it: the rows of the table of ``advice``."""
+"""
+What is said of a task and what may be done with it: the rows of the table of ``advice``.
+
+What is said, and what each action asks, is in golden/advice.txt.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import golden
 from workflow_automation_provider.execution.record.entries import (
     Claim,
     End,
@@ -18,6 +24,7 @@ from workflow_automation_provider.execution.record.entries import (
 )
 from workflow_automation_provider.execution.record.start_decision import KnownStart, why_not
 from workflow_automation_provider.plugins.advice import (
+    Advice,
     KnownBatch,
     RunStatus,
     TaskNow,
@@ -32,11 +39,14 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = AT + timedelta(minutes=5)
 TOKEN = "a" * 64
 MAILBOX = "s3://reports/a.json"
+FOLDER = "s3://reports/batch"
 
 NOTHING, UNIDENTIFIED = Outcome("not started", AT), Outcome("unidentified", AT)
 NAMED = Outcome("started", AT, {"run_id": "7"})
 NAMELESS = Outcome("started", AT, {"response": {"ok": True}})
 CLAIMED, CLAIMED_7 = RunReports(claim=Claim(AT)), RunReports(claim=Claim(AT, "7"))
+LINKED = Outcome("started", AT, {"run_id": "7", "run_link": "https://app.test/runs/7"})
+SUCCEEDED = RunReports(end=End(AT, "success"))
 SUCCEEDED_7 = RunReports(end=End(AT, "success", "7", {"rows": 7}))
 FAILED = RunReports(claim=Claim(AT, "7"), end=End(AT, "failed", "7"))
 STOPPED = RunReports(stopped=AT)
@@ -73,97 +83,174 @@ def kinds(now: TaskNow, *starts: TaskStart) -> list[str]:
 
 
 ROWS = {
-    "cleared": (task("queued", max_tries=2), known(), "before the task was cleared", []),
-    "made again": (task("failed", try_number=0), known(), "made again", []),
-    "unreadable": (task(), TaskStart(try_number=1, known=None), "cannot be read", []),
-    "given, refused": (
-        task(), known(NAMED, given="8"), "cannot continue with that run",
-        [CONTINUE, START, SUCCEED, TAKE_BACK],
-    ),
+    "cleared": (task("queued", max_tries=2), known(), []),
+    "made again": (task("failed", try_number=0), known(), []),
+    "unreadable": (task(), TaskStart(try_number=1, known=None), []),
+    "given, refused": (task(), known(NAMED, given="8"), [CONTINUE, START, SUCCEED, TAKE_BACK]),
     "given, no run": (
-        task(), known(given={"run_id": "7", "note": "x"}), "has 'note'",
-        [CONTINUE, START, SUCCEED, TAKE_BACK],
+        task(), known(given={"run_id": "7", "note": "x"}), [CONTINUE, START, SUCCEED, TAKE_BACK],
     ),
-    "given, next try": (task("queued", max_tries=2), known(given="7"), "its next try", []),
+    "given, next try": (task("queued", max_tries=2), known(given="7"), []),
     "given, a Clear": (
-        task(max_tries=2), known(given="7"), "a Clear continues", [CONTINUE, START, SUCCEED, TAKE_BACK],
+        task(max_tries=2), known(given="7"), [CONTINUE, START, SUCCEED, TAKE_BACK],
     ),
-    "given, marked": (task("success"), known(given="7"), "a Clear continues", [TAKE_BACK]),
-    "run failed": (task(), known(NAMED, FAILED), "The run failed", [START]),
-    "stopped": (task(), known(None, STOPPED), "told to stop", [START, SUCCEED]),
-    "nothing": (task(), known(NOTHING), "No run was started", [START]),
-    "succeeded": (task(), known(None, SUCCEEDED_7), "Run 7 has succeeded", [CONTINUE, START]),
+    "given, marked": (task("success"), known(given="7"), [TAKE_BACK]),
+    "run failed": (task(), known(NAMED, FAILED), [START]),
+    "stopped": (task(), known(None, STOPPED), [START, SUCCEED]),
+    "nothing": (task(), known(NOTHING), [START]),
+    "succeeded": (task(), known(None, SUCCEEDED_7), [CONTINUE, START]),
+    "succeeded, of an unknown id": (task(), known(None, SUCCEEDED), [CONTINUE, START]),
     "succeeded, not to be had": (
-        task(), known(None, SUCCEEDED_7, others=(None,)), "Run 7 has succeeded", [START, SUCCEED],
+        task(), known(None, SUCCEEDED_7, others=(None,)), [START, SUCCEED],
     ),
-    "known": (task(), known(NAMED), "whether run 7 still works", [CONTINUE, START, SUCCEED]),
-    "claimed": (task(), known(None, CLAIMED), "A run was started", [CONTINUE, START, SUCCEED]),
-    "no run_id": (task(), known(NAMELESS), "A run was started", [CONTINUE, START, SUCCEED]),
-    "unidentified": (
-        task(), known(UNIDENTIFIED), "A run was started", [CONTINUE, START, SUCCEED]
-    ),
-    "doubt": (task(), known(), "A run may have been started", [CONTINUE, START, SUCCEED]),
-    "doubt, not to be had": (
-        task(), known(others=(known().known,)), "A run may have been started", [START, SUCCEED]
-    ),
-    "failed since a Clear": (
-        task(max_tries=2), known(), "A run may have been started", [CONTINUE, START, SUCCEED]
-    ),
-    "ended": (task("success"), known(NAMED), "The task succeeded", []),
-    "skipped": (task("skipped"), known(NAMED), "The task was skipped", []),
-    "waits, has ended": (
-        task("awaiting_input"), waits(NAMED, SUCCEEDED_7), "the run has ended (success)", []
-    ),
+    "known": (task(), known(NAMED), [CONTINUE, START, SUCCEED]),
+    "claimed": (task(), known(None, CLAIMED), [CONTINUE, START, SUCCEED]),
+    "no run_id": (task(), known(NAMELESS), [CONTINUE, START, SUCCEED]),
+    "unidentified": (task(), known(UNIDENTIFIED), [CONTINUE, START, SUCCEED]),
+    "doubt": (task(), known(), [CONTINUE, START, SUCCEED]),
+    "doubt, not to be had": (task(), known(others=(known().known,)), [START, SUCCEED]),
+    "failed since a Clear": (task(max_tries=2), known(), [CONTINUE, START, SUCCEED]),
+    "ended": (task("success"), known(NAMED), []),
+    "skipped": (task("skipped"), known(NAMED), []),
+    "removed": (task("removed"), known(NAMED), []),
+    "waits, has ended": (task("awaiting_input"), waits(NAMED, SUCCEEDED_7), []),
     "waits, no triggerer": (
-        task("deferred", has_triggerer=False), waits(NAMED, mailbox=MAILBOX),
-        "No triggerer is running", [SUCCEED, FAIL],
+        task("deferred", has_triggerer=False), waits(NAMED, mailbox=MAILBOX), [SUCCEED, FAIL],
     ),
-    "waits for a mailbox": (
-        task("deferred"), waits(NAMED, mailbox=MAILBOX), "written its end", [SUCCEED, FAIL]
-    ),
-    "waits": (task("awaiting_input"), waits(NAMED), "calls Airflow", [SUCCEED, FAIL]),
-    "waits for something else": (task("awaiting_input"), known(NAMED, name="a"), "by itself", []),
-    "doubt, retried": (task("up_for_retry"), known(), "what its next try does", []),
-    "at work": (task("running"), known(NAMED), "by itself", []),
+    "waits for a mailbox": (task("deferred"), waits(NAMED, mailbox=MAILBOX), [SUCCEED, FAIL]),
+    "waits": (task("awaiting_input", has_triggerer=False), waits(NAMED), [SUCCEED, FAIL]),
+    "waits for something else": (task("awaiting_input"), known(NAMED, name="a"), []),
+    "doubt, retried": (task("up_for_retry"), known(), []),
+    "at work": (task("running"), known(NAMED), []),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_the_table(row: str) -> None:
-    now, start, words, expected = ROWS[row]
-    advice = advise(now, [start])
-    assert words in advice.sentences[0].text
+    now, start, expected = ROWS[row]
+    assert kinds(now, start) == expected
+
+
+BATCHES = {
+    "cleared": (False, RunStatus.DOUBT, task(), KnownBatch(), []),
+    "being sent": (True, RunStatus.STARTING, task("running"), KnownBatch(), []),
+    "doubt": (True, RunStatus.DOUBT, task(), KnownBatch(), []),
+    "ended": (True, RunStatus.ENDED, task(), KnownBatch(), []),
+    "at work": (True, RunStatus.WAITING, task("running"), KnownBatch(), []),
+    "waits": (
+        True, RunStatus.WAITING, task("deferred"), KnownBatch(f"{FOLDER}?secret"), [SUCCEED, FAIL]
+    ),
+    "waits, no triggerer": (
+        True, RunStatus.WAITING, task("deferred", has_triggerer=False), KnownBatch(FOLDER),
+        [SUCCEED, FAIL],
+    ),
+    "runs failed": (True, RunStatus.ENDED, task(), KnownBatch(FOLDER, has_ends=True), [SUCCEED]),
+    "marked": (True, RunStatus.DOUBT, task("success"), KnownBatch(FOLDER, has_ends=True), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", BATCHES)
+def test_a_batch(row: str) -> None:
+    current, state, now, batch, expected = BATCHES[row]
+    advice = advise_batch(now, batch, state, current)
     assert [action.kind.value for action in advice.actions] == expected
 
 
-@pytest.mark.parametrize(
-    ("current", "state", "now", "batch", "words", "expected"),
-    [
-        (False, RunStatus.DOUBT, task(), {}, "before the task was cleared", []),
-        (True, RunStatus.STARTING, task("running"), {}, "by itself", []),
-        (True, RunStatus.DOUBT, task(), {}, "list of runs", []),
-        (True, RunStatus.ENDED, task(), {}, "A Clear starts all items again", []),
-        (True, RunStatus.WAITING, task("running"), {}, "by itself", []),
-        (True, RunStatus.WAITING, task("deferred"), {}, "or the time is up", [SUCCEED, FAIL]),
-        (
-            True, RunStatus.WAITING, task("deferred", has_triggerer=False), {},
-            "No triggerer is running", [SUCCEED, FAIL],
-        ),
-        (True, RunStatus.ENDED, task(), {"has_ends": True}, "that failed", [SUCCEED]),
-        (True, RunStatus.DOUBT, task("success"), {"has_ends": True}, "list of runs", []),
-    ],
-)  # fmt: skip
-def test_a_batch(
-    current: bool,
-    state: RunStatus,
-    now: TaskNow,
-    batch: dict[str, Any],
-    words: str,
-    expected: list[str],
-) -> None:
-    advice = advise_batch(now, KnownBatch(**batch), state, current)
-    assert words in advice.sentences[0].text.replace("Look", "look")
-    assert [action.kind.value for action in advice.actions] == expected
+# What is said of several starts, or is left behind by one.
+OTHERS: dict[str, tuple[TaskNow, list[TaskStart]]] = {
+    "cleared, started": (task("queued", max_tries=2), [known(NAMED)]),
+    "cleared, claimed": (task("queued", max_tries=2), [known(None, CLAIMED)]),
+    "cleared, stopped": (task("queued", max_tries=2), [known(None, STOPPED)]),
+    "made again, unreadable": (
+        task("failed", try_number=0), [TaskStart(try_number=1, known=None)],
+    ),
+    "known, with a link": (task(), [known(LINKED)]),
+    "succeeded, another was named": (task(), [known(None, SUCCEEDED_7, others=(known(NAMED).known,))]),
+    "two that were not started": (task(), [known(NOTHING, name="a"), known(NOTHING, name="b")]),
+    "two, one of which has a run": (task(), [known(NAMED, name="a"), known(NOTHING, name="b")]),
+    "two, one of which has ended": (
+        task(), [known(None, SUCCEEDED_7, name="a"), known(None, CLAIMED, name="b")],
+    ),
+    "two that were given": (
+        task(), [known(NAMED, name="a", given="7"), known(name="b", given="8")],
+    ),
+    "two that were given what the task will refuse": (
+        task(), [known(NAMED, name="a", given="8"), known(NAMED, name="b", given={"note": "x"})],
+    ),
+    "two that wait": (
+        task("deferred"),
+        [waits(NAMED, SUCCEEDED_7, name="a"), waits(NAMED, name="b", mailbox=MAILBOX)],
+    ),
+}  # fmt: skip
+
+
+def test_what_is_said() -> None:
+    golden.check("advice.txt", said())
+
+
+def said() -> Iterator[str]:
+    """Yield what is said of each task, with its actions."""
+    for row, (now, start, _) in ROWS.items():
+        yield in_words(row, advise(now, [start]))
+    for row, (now, starts) in OTHERS.items():
+        yield in_words(row, advise(now, starts))
+    for row, (current, state, now, batch, _) in BATCHES.items():
+        yield in_words(f"a batch: {row}", advise_batch(now, batch, state, current))
+
+
+def in_words(row: str, advice: Advice) -> str:
+    """Return what the tab has of a task."""
+    lines = [f"## {row}"]
+    for sentence in advice.sentences:
+        lines.append(sentence.text)
+        lines += [f"By hand: {line}" for line in sentence.by_hand.splitlines()]
+    for action in advice.actions:
+        takes_result = " (takes a result)" if action.takes_result else ""
+        of_names = f" ({action.names} names)" if action.names > 1 else ""
+        lines += [f"[{action.label}]{takes_result}{of_names} {action.question}"]
+        lines += [" ".join(map(repr, field)) for field in action.fields]
+    return "\n".join(lines)
+
+
+# What is known of a run ---------------------------------------------------------------------------
+
+IN_TIME, LATE = (
+    RunReports(end=End(LATER + timedelta(seconds=seconds), "success")) for seconds in (0, 1)
+)
+CLAIMED_LATE = RunReports(claim=Claim(AT), end=LATE.end)
+
+STATES = [
+    (task(), TaskStart(try_number=1, known=None), RunStatus.UNREADABLE),
+    (task(), known(None, STOPPED), RunStatus.STOPPED),
+    (task(), known(NOTHING), RunStatus.IDLE),
+    (task(), known(), RunStatus.DOUBT),
+    (task("running"), known(), RunStatus.STARTING),
+    (task("running"), known(UNIDENTIFIED), RunStatus.DOUBT),
+    # In its next try, the task does not send for this start.
+    (task("running", try_number=2), known(), RunStatus.DOUBT),
+    (task("running", max_tries=2), known(), RunStatus.DOUBT),
+    (task("running"), known(NAMED), RunStatus.STARTED),
+    (task("running"), known(None, CLAIMED), RunStatus.CLAIMED),
+    (task("awaiting_input"), waits(NAMED), RunStatus.WAITING),
+    (task("deferred"), waits(None, CLAIMED), RunStatus.WAITING),
+    (task("awaiting_input"), known(NAMED), RunStatus.STARTED),
+    (task("awaiting_input", max_tries=2), waits(NAMED), RunStatus.STARTED),
+    (task("awaiting_input"), waits(NAMED, SUCCEEDED), RunStatus.ENDED),
+    (task(), known(None, IN_TIME), RunStatus.ENDED),
+    # The task had failed in doubt before, and does not have this end.
+    (task(), known(None, LATE), RunStatus.DOUBT),
+    (task(), known(None, CLAIMED_LATE), RunStatus.ENDED),
+    (task("running"), known(None, LATE), RunStatus.ENDED),
+    (task("success", max_tries=2), known(None, LATE), RunStatus.ENDED),
+]
+
+
+@pytest.mark.parametrize(("now", "start", "expected"), STATES)
+def test_what_is_known_of_a_run(now: TaskNow, start: TaskStart, expected: RunStatus) -> None:
+    assert state_of(now, start) is expected
+
+
+# What an action does ------------------------------------------------------------------------------
 
 
 def question(now: TaskNow, kind: str, *starts: TaskStart) -> str:
@@ -229,7 +316,10 @@ def test_a_run_that_is_known_is_filled_in() -> None:
         (known(Outcome("started", AT, {"run_id": "7 "})), "7"),
         (known(given="8"), "8"),
         (known(NAMED, given="8"), "7"),
+        (known(Outcome("started", AT, {"run_id": "7" * 1000})), "7" * 1000),
         (known(Outcome("started", AT, {"run_id": "7" * 1001})), ""),
+        (known(given="8" * 1000), "8" * 1000),
+        (known(given="8" * 1001), ""),
     ):
         (field,) = advise(task(), [start]).actions[0].fields
         assert field.run_id == expected
