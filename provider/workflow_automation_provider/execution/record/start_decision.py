@@ -355,9 +355,9 @@ def is_certain(
     decision: Decision,
     known: KnownStart | None,
     *,
-    is_adopted: bool = False,
-    is_first: bool = False,
-    is_own: bool = False,
+    is_adopted: bool,
+    is_first: bool,
+    is_own: bool,
 ) -> bool:
     """
     Return whether a decision holds, even if a read has missed an entry that is there.

@@ -520,6 +520,14 @@ def test_what_is_no_report_fails_the_task_and_stays(mailed, written, why):
     assert (object_of(task).read_bytes(), entries(task, RUN)) == (written, {})
 
 
+def test_an_end_may_have_65536_bytes(mailed):
+    task = mailed()
+    written = json.dumps({"status": "success", "result": ""})
+    result = "x" * (65536 - len(written))
+    object_of(task).write_text(json.dumps({"status": "success", "result": result}))
+    assert task.try_().result["result"] == result
+
+
 def test_a_mailbox_that_cannot_be_read_is_retried(mailed):
     task = mailed()
     object_of(task).mkdir()
