@@ -206,6 +206,40 @@ def test_unknown_outcomes_in_a_row_end_the_batch(batch, service):
     assert 5 <= len(service.runs) <= 64
 
 
+@pytest.mark.parametrize(
+    ("faults", "number"),
+    [
+        ({1: "drop_after", 2: "drop_after"}, 3),
+        ({1: "drop_after", 2: "garbage"}, 3),
+        ({1: 403, 2: 403}, 3),
+        ({1: "drop_after", 2: 403}, 3),
+        ({0: "drop_after", 2: "drop_after", 4: 403}, 6),
+        ({0: "drop_after", 1: 400, 2: "drop_after"}, 6),
+        ({0: 400, 1: 400, 2: 400}, 6),
+    ],
+)
+def test_as_many_may_fail_in_a_row_as_are_sent_at_a_time(batch, service, faults, number):
+    for n, fault in faults.items():
+        if isinstance(fault, int):
+            service.faults.add("reject", status=fault, inputs={"n": n})
+        else:
+            service.faults.add(fault, inputs={"n": n})
+    with pytest.raises(WorkflowAutomationError):
+        batch(rows(6), max_concurrency=1)
+    assert len(service.journal.requests()) == number
+
+
+def test_a_batch_whose_items_are_all_forbidden_fails_though_rejected_ones_are_skipped(
+    batch, service
+):
+    """The key may be meant, not the items."""
+    service.faults.add("reject", status=403, inputs={"n": 0}, times=2)
+    items = batch(rows(2), on_rejected="skip")
+    assert statuses(items) == {"rejected": 1, "started": 1}
+    with pytest.raises(RejectedError):
+        batch(rows(1), on_rejected="skip")
+
+
 # Busy services, and limits ------------------------------------------------------------------------
 
 
