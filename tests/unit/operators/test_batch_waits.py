@@ -404,6 +404,19 @@ def test_an_end_that_cannot_be_read_costs_no_more_than_the_ends(waiting, begin, 
     assert [item["result"] for item in waiting.items] == [*range(40)]
 
 
+def test_an_end_that_is_listed_and_missing_is_not_overdue(waiting, begin, monkeypatch):
+    """As in a store that lists sooner than it reads."""
+    deferred = begin(rows(2))
+    waiting.write(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Mailbox, "indexes", lambda _: {0, 1})
+        with pytest.raises(NotSentError) as caught:
+            waiting.resume(deferred)
+    assert not isinstance(caught.value, AirflowFailException)
+    waiting.write(1)
+    assert waiting.resume(deferred)["success"] == 2
+
+
 @pytest.mark.parametrize("written", [1, 2])
 def test_what_is_recorded_for_the_page_alone_fails_no_batch(waiting, begin, written):
     deferred = begin(rows(2), retries=0)

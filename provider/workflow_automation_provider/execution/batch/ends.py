@@ -27,6 +27,7 @@ from workflow_automation_provider.client.redaction import SIGNATURE_MARKS, WITHH
 from workflow_automation_provider.client.setting_kinds import MAILBOX_EXAMPLE, is_mailbox
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
+    NotSentError,
     OutcomeUnknownError,
     RunFailedError,
     RunTimeoutError,
@@ -273,13 +274,23 @@ class BatchEnds:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, index: int, ended: set[int]) -> End | RunFailedError | None:
-        """Return how a run ended, if it has; an error if what it wrote is no end."""
+        """
+        Return how a run ended, if it has; an error if what it wrote is no end.
+
+        :raises NotSentError: if the store cannot be asked, or has lost what it has listed
+        """
         if index not in ended:
             return None
+
+        url = self.url_of(index)
         try:
-            return read_end(self.url_of(index), self._token)
+            end = read_end(url, self._token)
         except RunFailedError as error:
             return error
+
+        if end is None:
+            raise NotSentError(f"The mailbox {url} is listed, and cannot be read: it is missing.")
+        return end
 
     def _settled(
         self, item: BatchItem, end: End | RunFailedError | None, redactor: Redactor
