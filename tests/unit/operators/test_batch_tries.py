@@ -135,6 +135,37 @@ def test_what_changed_is_named_beside_what_was_started(batch, service, change, n
     assert len(service.runs) == 9
 
 
+@pytest.mark.parametrize(
+    ("change", "is_written"),
+    [
+        (lambda items, _: items[7].update(n=77), True),
+        (lambda *_: {"items": 5}, True),
+        (lambda items, _: items.append({"n": float("nan")}), True),
+        (lambda _, path: {"items": str(path), "output_path": str(path)}, False),
+    ],
+)
+def test_what_was_started_is_in_the_file_though_the_batch_has_changed(
+    batch, service, tmp_path, change, is_written
+):
+    """Unless the file is not the one that the earlier try has checked."""
+    output, source = tmp_path / "output.jsonl", tmp_path / "batch.jsonl"
+    source.write_text("a batch")
+    service.faults.add("reject", status=401, inputs={"n": 9})
+    with pytest.raises(RejectedError):
+        batch(rows(10), max_concurrency=1, output_path=str(output))
+    written = output.read_bytes()
+    output.unlink()
+    arguments = {"items": rows(10), "output_path": str(output)}
+    arguments |= change(arguments["items"], source) or {}
+    with pytest.raises(InvalidRequestError):
+        batch(**arguments, try_number=2)
+    assert output.exists() == is_written
+    assert source.read_text() == "a batch"
+    if is_written:
+        assert output.read_bytes().splitlines()[:9] == written.splitlines()[:9]
+        assert batch.context["ti"].xcoms["return_value"]["started"] == 9
+
+
 def test_what_was_not_started_may_change_and_items_may_be_added(batch, service):
     service.faults.add("reject", status=401, inputs={"n": 2})
     with pytest.raises(RejectedError):

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
-from entry_keys import batch_key
+from entry_keys import PROBE, batch_key
 from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import (
     BusyError,
@@ -415,6 +415,42 @@ def test_an_end_that_is_listed_and_missing_is_not_overdue(waiting, begin, monkey
     assert not isinstance(caught.value, AirflowFailException)
     waiting.write(1)
     assert waiting.resume(deferred)["success"] == 2
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_an_interruption_while_the_ends_are_read(waiting, begin, monkeypatch, retries):
+    deferred = begin(rows(3), retries=retries)
+    for n in range(3):
+        waiting.write(n)
+    read = Mailbox.read
+
+    def interrupted(mailbox, limit):
+        if mailbox.url.endswith("/1.json"):
+            raise KeyboardInterrupt
+        return read(mailbox, limit)
+
+    monkeypatch.setattr(Mailbox, "read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        waiting.resume(deferred)
+    assert waiting.output.exists() == (retries == 0)
+    if not retries:
+        assert waiting.statuses == ["success", "started", "started"]
+        assert all(str(waiting.folder / f"{n}.json") in waiting.items[n]["why"] for n in range(3))
+
+
+def test_an_interruption_once_the_file_is_written_leaves_it(waiting, begin):
+    deferred = begin(rows(2), retries=0)
+    for n in range(2):
+        waiting.write(n, result=n)
+
+    def interrupt(key, _):
+        if key != PROBE:
+            raise KeyboardInterrupt
+
+    waiting.store.before_set = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        waiting.resume(deferred)
+    assert [item["result"] for item in waiting.items] == [0, 1]
 
 
 @pytest.mark.parametrize("written", [1, 2])

@@ -145,8 +145,7 @@ class BatchExecution:
         except TaskDeferred:
             raise
         except BaseException:
-            # Of a run that has ended, its result may not be known yet.
-            if not self._is_continued and not self._results.are_settled:
+            if not self._is_continued and not self._output.written:
                 self._write_output(self._items(), is_retried=False)
 
             counts = counts_text(self._results.counts)
