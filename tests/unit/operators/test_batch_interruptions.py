@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -25,6 +26,7 @@ from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     NotSentError,
     OutcomeUnknownError,
+    RejectedError,
     WorkflowAutomationError,
 )
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
@@ -253,6 +255,16 @@ def test_an_interruption_while_the_last_responses_are_awaited(batch, service, lo
     assert stated_runs(text) == {3: "unknown"} | {
         run.inputs["n"]: run.run_id for run in service.runs
     }
+
+
+def test_an_interruption_before_the_batch_is_read_counts_what_was_started(batch, service, log):
+    service.faults.add("reject", status=401, inputs={"n": 3})
+    with pytest.raises(RejectedError):
+        batch(rows(5), max_concurrency=1)
+
+    with pytest.raises(KeyboardInterrupt):
+        batch(rows(5), try_number=2, before_set=Mock(side_effect=KeyboardInterrupt))
+    assert log().count(counts(5, started=3)) == 2
 
 
 @pytest.mark.parametrize("is_last", [False, True])

@@ -148,6 +148,8 @@ class BatchExecution:
             if not self._is_continued and not self._output.written:
                 self._write_output(self._items(), is_retried=False)
 
+            if not self._results.total:  # the batch was not read yet
+                self._results.total = self._record.total
             counts = counts_text(self._results.counts)
             self._log.warning("%s %s", counts, where_runs_are(self._record, self._output.written))
             raise
