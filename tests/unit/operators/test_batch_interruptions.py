@@ -30,7 +30,6 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
-from world_calls import before
 
 from ..batches import counts, entries_of, failing, rows, statuses, times_started
 from ..starts import interrupted, mentions
@@ -161,24 +160,24 @@ def wait_for_runs(service, items):
 
 
 def test_a_process_that_airflow_has_given_up_sends_nothing_though_its_write_is_carried_out(
-    world, monkeypatch
+    batch, service
 ):
     """Its API server may have looked whose the task is just before that changed."""
-    task = world(in_world())
 
-    def give_up():
-        orphan, store = task.last, task.rows.store
-        task.lose(orphan)
-        task.try_()
-        late = iter([None])
-        monkeypatch.setattr(
-            task.rows, "store", lambda ti_id, *values: store(next(late, ti_id), *values)
-        )
+    def give_up(key, _):
+        if key == batch_key(1):
+            with pytest.raises(OutcomeUnknownError):
+                batch(rows(8), max_concurrency=1, try_number=2)
+            batch.store.before_get = batch.store.lost.append  # as of another's task instance
+            batch.store.before_set = refuse
 
-    task.try_(before("set", batch_key(1), give_up))
-    orphan, next_try = task.processes
-    assert len(orphan.runs) <= 4  # which it had opened before
-    assert len(next_try.runs) == 16
+    def refuse(*_):
+        time.sleep(0.5)  # in which the threads go on
+        raise RuntimeError
+
+    with pytest.raises(WorkflowAutomationError, match="interrupted"):
+        batch(rows(8), max_concurrency=1, before_set=give_up)
+    assert times_started(service) == Counter(range(8))
 
 
 def test_on_kill_stops_all_threads(batch, service):
