@@ -163,6 +163,23 @@ class BatchExecution:
             self._log.info("Earlier tries have sent all items, so the batch is not read again.")
             return
 
+        try:
+            self._start_what_is_left()
+        except WorkflowAutomationError as error:
+            # Earlier tries have checked that they can write their file, and not another one.
+            is_of_earlier_tries = self._record.target.get("output_path") == self._shown_output
+            if not self._record.has_opened or not is_of_earlier_tries:
+                raise
+
+            self._go_on_without_source()
+            self._threads.stop(error)
+
+    def _start_what_is_left(self) -> None:
+        """
+        Start the runs that no earlier try started.
+
+        :raises WorkflowAutomationError: if that cannot even begin
+        """
         source = self._opened_source()
         number_to_send = self._check_items(source)
         template = None
@@ -190,8 +207,13 @@ class BatchExecution:
 
         self._go_on_without_source()
 
+    @property
+    def _shown_output(self) -> str | None:
+        """The path of the output file without credentials, None if there is none."""
+        return without_credentials(self._output.path) or None
+
     def _go_on_without_source(self) -> None:
-        """Take the number of items from the record, where nothing is left to be sent."""
+        """Take the number of items from the record, where nothing more is sent."""
         self._results.total = self._record.total
         self._output.can_be_written = self._output.path != ""
 
@@ -239,8 +261,8 @@ class BatchExecution:
             "conn_id": self._hook.workflow_automation_conn_id,
             "flow_id": template.flow_id,
         }
-        if self._output.path:
-            target["output_path"] = without_credentials(self._output.path)
+        if self._shown_output:
+            target["output_path"] = self._shown_output
 
         self._record.target = target
         self._log_start(number, template.flow_id)
