@@ -374,6 +374,17 @@ def test_no_more_is_read_than_was_asked_for(place, mailbox, content, found):
     assert mailbox.read(10).body == found
 
 
+def test_what_breaks_off_is_not_read(place, mailbox):
+    """It would be taken for what the run wrote, which is no end."""
+    place.write("callbacks/a.json", b"x" * 1000)
+    place.write("callbacks/b/0.json", b"")
+    for ask, part in ((lambda: mailbox.read(2000), 500), (place.mailbox("b").indexes, 20)):
+        is_get = Fault(lambda seen: seen.method == "GET", break_after=part, times=None)
+        place.proxy.faults[:] = [is_get]
+        with pytest.raises(NotSentError):
+            ask()
+
+
 def test_a_folder_is_listed_by_the_thousand(place):
     for number in range(1100):
         place.write(f"callbacks/b/{number}.json", b"")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from airflow.sdk.log import mask_secret
 
+from workflow_automation_provider.client.files import read_exactly
 from workflow_automation_provider.client.settings import Settings
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.hooks.mailboxes.store import (
@@ -99,7 +100,8 @@ class S3Store:
                 raise
 
             with contextlib.closing(found["Body"]) as body:
-                return Written(body.read(limit + 1), found["LastModified"])
+                # One read does not notice a connection that breaks off.
+                return Written(read_exactly(body, limit + 1), found["LastModified"])
 
     def _opened(self) -> _Opened:
         return client_of(open_client, self._conn_id, self._bucket)
