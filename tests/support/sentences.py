@@ -12,6 +12,7 @@ from workflow_automation_provider.exceptions import Code
 MAYBE_STARTED = Code.START_UNKNOWN.consequence.partition(":")[0]
 WAS_STARTED = Code.UNIDENTIFIED.consequence.partition(",")[0]
 NOTHING_SENT = "Nothing was sent."
+NOTHING_SENT_NOW = "Nothing was sent in this try."
 
 # What the log of each try says beforehand, for one that cannot say anything afterwards.
 ASKING = "If the log ends here"

@@ -67,8 +67,7 @@ class Mailbox:
         :raises InvalidRequestError: if the store refuses, or the URL could not be used
         :raises NotSentError: if the store does not answer, or is busy
         """
-        service = urlsplit(service_url).hostname or ""
-        if self.url.startswith("file:") and not is_loopback(service):
+        if self.url.startswith("file:") and not is_loopback(_host_of(service_url)):
             raise InvalidRequestError(
                 "The connection's callback_base_url is a folder of this machine, to which the "
                 "service cannot write: it is for the local service alone.",
@@ -165,7 +164,7 @@ class Mailbox:
 
         :raises InvalidRequestError: if it has no TLS
         """
-        scheme, host = url.partition(":")[0], urlsplit(url).hostname or ""
+        scheme, host = urlsplit(url).scheme, _host_of(url)
         if scheme == "http" and not is_loopback(host) and not allow_http:
             raise InvalidRequestError(
                 f"its endpoint {host} has no TLS: what the run writes could be read in transit.",
@@ -175,8 +174,7 @@ class Mailbox:
                 ),
             )
 
-        service = urlsplit(service_url).hostname or ""
-        if scheme != "file" and _is_inner(host) and not _is_inner(service):
+        if scheme != "file" and _is_inner(host) and not _is_inner(_host_of(service_url)):
             _log.warning(
                 "The run gets a URL of %s, which the service may not reach: name the store in the "
                 "connection in callback_base_url by an address that both reach.",
@@ -200,6 +198,11 @@ def _place_of(url: str) -> tuple[Store, str]:
     conn_id, _, bucket = parts.netloc.rpartition("@")
     store = _STORES[parts.scheme](unquote(conn_id) or None, bucket)
     return store, parts.path.lstrip("/")
+
+
+def _host_of(url: str) -> str:
+    """Return the host of a URL, empty for a file."""
+    return urlsplit(url).hostname or ""
 
 
 def _is_inner(host: str) -> bool:

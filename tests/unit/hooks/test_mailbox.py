@@ -283,6 +283,7 @@ class TestCheck:
             ("https://service.example/api", True),
             (SERVICE, False),
             ("http://service:8000/api", False),
+            ("https://[2001:db8::1]/api", True),
         ],
     )
     def test_warns_of_an_endpoint_that_the_service_does_not_know(

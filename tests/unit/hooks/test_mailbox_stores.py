@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
+from sentences import NOTHING_SENT_NOW
 from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError
 from workflow_automation_provider.hooks.mailbox import Mailbox, secrets_of
@@ -324,14 +325,39 @@ def test_the_check_of_a_store_that_refuses(place, mailbox, status, code, error):
         mailbox.check(HOUR, SERVICE)
     assert place.folder in str(caught.value)
     assert (place.kind.right in str(caught.value)) == (error is NEVER)
+    assert (NOTHING_SENT_NOW in str(caught.value)) == (error is LATER)
 
 
 _error = error
 
 
 @pytest.mark.parametrize("status", [409, 503])
-def test_the_check_writes_again_where_the_store_is_busy(place, mailbox, status):
+def test_the_check_writes_again_where_the_store_is_busy(place, mailbox, status, monkeypatch):
+    monkeypatch.setattr(store, "_PAUSES", (0.1, 0.2, 0.0))
     place.proxy.faults.append(Fault(is_put, status=status, times=2))
+    began = time.monotonic()
+    mailbox.check(HOUR, SERVICE)
+    assert time.monotonic() - began >= 0.3
+
+
+def test_the_check_of_a_store_that_hangs_ends_in_time(place, mailbox, monkeypatch):
+    monkeypatch.setattr(store, "_SECONDS", 0.1)
+    end = threading.Event()
+    place.proxy.faults.append(Fault(is_put, before=end.wait, times=None))
+    began = time.monotonic()
+    try:
+        with pytest.raises(NotSentError):
+            mailbox.check(HOUR, SERVICE)
+    finally:
+        end.set()
+    assert time.monotonic() - began < 4.5  # httpx itself would wait for 5 s
+
+
+@pytest.mark.parametrize("place", ["abfs", "gs"], indirect=True)
+def test_the_check_asks_no_proxy_where_the_client_asks_none(place, mailbox, monkeypatch):
+    """Both exclude networks, as httpx does not."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.0/8")
     mailbox.check(HOUR, SERVICE)
 
 
@@ -400,6 +426,7 @@ def test_nothing_is_missing_where_nothing_is_known(place, mailbox, status, code)
         with pytest.raises(NotSentError, match="503" if status == 503 else code) as caught:
             ask()
         assert mailbox.url in str(caught.value)
+        assert NOTHING_SENT_NOW in str(caught.value)
 
 
 @pytest.mark.parametrize("answers", [True, False])

@@ -8,6 +8,7 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
@@ -31,7 +32,7 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution.batch import ends
 from workflow_automation_provider.hooks.mailbox import Mailbox
 from workflow_automation_provider.testing.context import make_context
-from workflow_automation_provider.triggers.mailbox import MailboxFolderTrigger
+from workflow_automation_provider.triggers.mailbox import INTERVAL, MailboxFolderTrigger
 
 from ..batches import Batches, entries_of, failing, rows, times_started
 from ..starts import mentions
@@ -211,6 +212,25 @@ def test_a_run_that_failed_fails_the_task_after_the_others_have_ended(waiting, b
     assert pushed.items() >= {"path": str(waiting.output), "success": 2, "failed": 1}.items()
 
 
+def test_a_failed_end_of_another_run_says_both(waiting, begin, service):
+    deferred = begin(rows(1), on_run_failed="skip")
+    waiting.write(0, run_id="another run", status="failed", message="No such customer.")
+    waiting.resume(deferred)
+    words = waiting.items[0]["why"].split()
+    assert words[:3] == ["No", "such", "customer."]
+    assert f"{service.runs[0].run_id}." in words
+
+
+def test_the_key_is_withheld_from_an_end(waiting, begin, service):
+    secret = service.keys[0].value
+    deferred = begin(rows(1))
+    waiting.write(0, run_id=secret, message=f"By {secret}", result=[secret])
+    waiting.resume(deferred)
+    (item,) = waiting.items
+    assert item.keys() >= {"run_id", "message", "result"}
+    assert secret not in waiting.output.read_text()
+
+
 def test_a_run_that_failed_can_be_skipped(waiting, begin, time_is_up):
     deferred = begin(rows(2), on_run_failed="skip")
     waiting.write(0, status="failed")
@@ -225,9 +245,13 @@ def test_a_run_that_failed_can_be_skipped(waiting, begin, time_is_up):
 def test_a_batch_is_suspended_and_goes_on_without_its_source(waiting, begin, service, tmp_path):
     source = tmp_path / "items.jsonl"
     source.write_text("\n".join(json.dumps(row) for row in rows(5)))
-    deferred = begin(str(source), max_concurrency=1)
+    options = {"max_concurrency": 1, "completion_timeout": timedelta(hours=2)}
+    deferred = begin(str(source), **options)
+    # Longer than the trigger waits, unless there is no triggerer.
+    assert deferred.timeout > timedelta(hours=2)
     trigger = deferred.trigger
     assert isinstance(trigger, MailboxFolderTrigger)
+    assert trigger.interval == INTERVAL
     assert (trigger.folder, trigger.seen, trigger.awaited) == (waiting.folder.as_uri(), 0, 5)
     entries = entries_of(waiting.store)
     assert len({(entry["folder"], entry["until"]) for entry in entries}) == 1
@@ -320,6 +344,8 @@ def test_a_clear_has_a_folder_of_its_own(waiting, begin, service):
     waiting.store.entries.clear()
     deferred = begin(rows(2), try_number=1)
     assert waiting.folder != before
+    # Nobody guesses where the runs write.
+    assert len(waiting.folder.name) == 32
     (before / "0.json").write_text("of a run that nobody awaits")
     for n in range(2):
         waiting.write(n)
@@ -583,12 +609,14 @@ def test_urls_are_signed_and_shown_nowhere(
         return signed[-1]
 
     monkeypatch.setattr(Mailbox, "sign", noted)
-    deferred = begin(rows(3))
+    deferred = begin(rows(3), completion_timeout=timedelta(hours=2))
     token = deferred.trigger.folder.rpartition("/")[2]
     signed.sort(key=lambda url: url.partition("?")[0])
     assert len(signed) == 3
     for n, url in enumerate(signed):
         assert f"/{token}/{n}.json?" in url
+        (seconds,) = parse_qs(urlsplit(url).query)["X-Amz-Expires"]
+        assert int(seconds) > timedelta(hours=2).total_seconds()
         end = {"status": "success", "result": f"I was given {url}", "run_id": url[-64:]}
         sent = [httpx.put(url, json=end, headers={"If-None-Match": "*"}) for _ in range(2)]
         assert [response.status_code for response in sent] == [200, 412]
