@@ -24,7 +24,13 @@ from workflow_automation_provider.client.files import Element, File, checked_fin
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.responses.statuses import nothing_done
 from workflow_automation_provider.client.wording import one_line
-from workflow_automation_provider.exceptions import FileUnavailableError, WorkflowAutomationError
+from workflow_automation_provider.exceptions import (
+    Accepted,
+    Code,
+    FileUnavailableError,
+    InvalidRequestError,
+    WorkflowAutomationError,
+)
 from workflow_automation_provider.execution.record.entries import entry_of, read_entry
 from workflow_automation_provider.execution.record.state_store import TaskRecord
 from workflow_automation_provider.hooks.files.sources import (
@@ -160,7 +166,15 @@ class Uploader:
     def _earlier(self) -> UploadEntry | None:
         """The entry of an earlier try, None if there is none."""
         entry = self._record.find(UPLOAD_KEY)
-        return None if entry is None else read_entry(UploadEntry, UPLOAD_KEY, entry)
+        if entry is None:
+            return None
+
+        try:
+            return read_entry(UploadEntry, UPLOAD_KEY, entry)
+        except InvalidRequestError as error:
+            # It says nothing of a run, unlike the others.
+            code = Code.INVALID
+            raise error.with_facts(code=code, accepted=Accepted.NO, consequence="") from None
 
     @property
     def _max_tries(self) -> int | None:

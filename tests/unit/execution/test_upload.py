@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from sentences import MAYBE_STARTED
 from workflow_automation_provider.client.files import File
 from workflow_automation_provider.exceptions import (
+    Accepted,
     BusyError,
     FileUnavailableError,
     NotSentError,
@@ -325,6 +327,15 @@ class TestTries:
         results += [upload(file, {"row": 1}).execute(attempt(try_number=2))]
         assert results[0] == results[1]
         assert (results[0]["bytes"], len(service.uploads)) == (1, 2)
+
+    def test_a_record_that_cannot_be_read_says_nothing_of_a_run(self, service, store, attempt):
+        store.entries[KEY] = {"digest": "x", "confirmed": "all"}
+        with pytest.raises(AirflowFailException) as caught:
+            upload_rows(1).execute(attempt(try_number=2))
+        assert KEY in str(caught.value)
+        assert caught.value.accepted is Accepted.NO
+        assert MAYBE_STARTED not in str(caught.value)
+        assert service.uploads == []
 
     def test_without_a_store_everything_is_sent_again(self, service, context):
         for try_number in (1, 2):
