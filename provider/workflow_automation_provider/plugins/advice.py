@@ -25,7 +25,7 @@ Its id is known                             look at the run        continue, if 
 A run was started, its id is unknown        look for it            continue, if it may; start; mark
 A run may have been started                 look for it            continue, if it may; start; mark
 *The task has not failed*
-It has ended                                how
+It has ended                                how; in doubt, that
 It waits, and the run has ended             it ends by itself
 It waits for a mailbox, without triggerer   that                   the run succeeded; the run failed
 It waits                                    nothing to do          the run succeeded; the run failed
@@ -381,7 +381,9 @@ def _sentence(task: TaskNow, start: TaskStart) -> Sentence:
         return _of_failed(task, start, state)
     if task.has_ended:
         how = {"success": "succeeded", "skipped": "was skipped"}.get(str(task.state), "has ended")
-        return Sentence(f"The task {how}.", _CLEAR)
+        # Such as by a dagrun_timeout, or a mark of the DAG run.
+        doubt = _left_behind(state) if state is RunStatus.DOUBT else ""
+        return Sentence(f"The task {how}. {doubt}".strip(), _CLEAR)
     if task.is_suspended and start.waits:
         return _of_run_wait(task, start)
     if state is RunStatus.DOUBT:

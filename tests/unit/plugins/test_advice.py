@@ -112,6 +112,7 @@ ROWS = {
     "failed since a Clear": (task(max_tries=2), known(), [CONTINUE, START, SUCCEED]),
     "ended": (task("success"), known(NAMED), []),
     "skipped": (task("skipped"), known(NAMED), []),
+    "skipped in doubt": (task("skipped"), known(), []),
     "removed": (task("removed"), known(NAMED), []),
     "waits, has ended": (task("awaiting_input"), waits(NAMED, SUCCEEDED_7), []),
     "waits, no triggerer": (
