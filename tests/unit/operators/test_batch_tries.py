@@ -166,6 +166,19 @@ def test_what_was_started_is_in_the_file_though_the_batch_has_changed(
         assert batch.context["ti"].xcoms["return_value"]["started"] == 9
 
 
+def test_what_was_started_is_in_the_file_though_the_last_try_has_no_connection(
+    batch, service, tmp_path, monkeypatch
+):
+    output = tmp_path / "output.jsonl"
+    service.faults.add("busy", inputs={"n": 4})
+    for number in (1, 4):
+        with pytest.raises(WorkflowAutomationError):
+            batch(rows(5), max_concurrency=1, output_path=str(output), try_number=number)
+        assert output.exists() == (number == 4)
+        monkeypatch.delenv("AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT", raising=False)
+    assert len(output.read_text().splitlines()) == 5
+
+
 def test_what_was_not_started_may_change_and_items_may_be_added(batch, service):
     service.faults.add("reject", status=401, inputs={"n": 2})
     with pytest.raises(RejectedError):

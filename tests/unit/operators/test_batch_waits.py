@@ -363,6 +363,16 @@ def test_a_source_that_is_rejected_whole_is_not_awaited(waiting, begin, service)
     assert waiting.context["ti"].xcoms["return_value"]["started"] == 2
 
 
+def test_a_source_that_has_changed_is_not_awaited(waiting, begin, service):
+    service.faults.add("busy", inputs={"n": 2})
+    with pytest.raises(BusyError):
+        waiting(rows(3), max_concurrency=1)
+    with pytest.raises(InvalidRequestError):
+        waiting([{"n": 5}, *rows(2)], try_number=2)
+    assert waiting.statuses == ["started"] * 2 + ["not started"]
+    assert str(waiting.folder / "1.json") in waiting.items[1]["why"]
+
+
 def test_what_is_not_sent_in_time_is_not_sent_and_the_ends_are_read(waiting, service, monkeypatch):
     left = iter([timedelta(hours=1)] * 3)  # the check, and two items
     monkeypatch.setattr(ends.BatchEnds, "_left", lambda _: next(left, timedelta()))

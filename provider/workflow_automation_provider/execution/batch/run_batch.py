@@ -165,13 +165,15 @@ class BatchExecution:
 
         try:
             self._start_what_is_left()
-        except WorkflowAutomationError as error:
+        except Exception as error:
             # Earlier tries have checked that they can write their file, and not another one.
             is_of_earlier_tries = self._record.target.get("output_path") == self._shown_output
             if not self._record.has_opened or not is_of_earlier_tries:
                 raise
 
             self._go_on_without_source()
+            if not isinstance(error, WorkflowAutomationError):
+                error = self._interrupted(error)
             self._threads.stop(error)
 
     def _start_what_is_left(self) -> None:
