@@ -20,6 +20,7 @@ from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
     FileUnavailableError,
+    InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
 )
@@ -330,8 +331,9 @@ class TestTries:
 
     def test_a_record_that_cannot_be_read_says_nothing_of_a_run(self, service, store, attempt):
         store.entries[KEY] = {"digest": "x", "confirmed": "all"}
-        with pytest.raises(AirflowFailException) as caught:
+        with pytest.raises(InvalidRequestError) as caught:
             upload_rows(1).execute(attempt(try_number=2))
+        assert isinstance(caught.value, AirflowFailException)
         assert KEY in str(caught.value)
         assert caught.value.accepted is Accepted.NO
         assert MAYBE_STARTED not in str(caught.value)
