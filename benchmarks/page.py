@@ -95,7 +95,14 @@ def fill(url: str) -> None:
         "batch": {
             "max_tries": 3,
             "at": at,
-            "counts": {"total": 400, "started": 280, "rejected": 0, "unknown": 0, "remaining": 120},
+            "counts": {
+                "total": 400,
+                "started": 280,
+                "rejected": 0,
+                "unknown": 0,
+                "unidentified": 0,
+                "not_started": 120,
+            },
             "opened": {str(n): "0123456789ab" for n in range(64)},
         },
     }

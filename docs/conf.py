@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import sphinx.search
 from docutils import nodes
 from sphinx.addnodes import desc_parameter, pending_xref
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.search.en import SearchEnglish
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
@@ -351,6 +352,17 @@ def readable(
     ), returns
 
 
+def with_comment(
+    _app: Sphinx, what: str, name: str, _object: object, _options: object, lines: list[str]
+) -> None:
+    """Give a constant that is imported into types.py the comment where it is defined: autodoc looks for none there."""
+    module, _, short = name.rpartition(".")
+    if what != "data" or module != f"{PACKAGE}.types":
+        return
+    home, _, own = names_of(module)[short].rpartition(".")
+    lines[:] = ModuleAnalyzer.for_module(home).find_attr_docs()["", own]
+
+
 def without_limits(_app: Sphinx, target: Any, _bound: bool) -> None:
     """Have annotations say types alone: the tables say which values fit."""
     for owner in (target, getattr(target, "__init__", None)):
@@ -376,6 +388,7 @@ def setup(app: Sphinx) -> None:
     """Connect what is above."""
     app.connect("autodoc-before-process-signature", without_limits)
     app.connect("autodoc-process-signature", readable)
+    app.connect("autodoc-process-docstring", with_comment)
     app.connect("source-read", add_navigation)
     app.connect("source-read", add_readme)
     app.connect("build-finished", search_numbers)

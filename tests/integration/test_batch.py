@@ -36,5 +36,12 @@ def test_batches_of_each_kind(run_dag, service, tmp_path):
     assert started("rows") == ["D", "E"]
     assert sorted(customers[upload.run_id] for upload in service.uploads) == ["D", "E"]
     assert len(service.runs) == 11
-    counts = {"total": 2, "started": 2, "rejected": 0, "unknown": 0, "remaining": 0}
+    counts = {
+        "total": 2,
+        "started": 2,
+        "rejected": 0,
+        "unknown": 0,
+        "unidentified": 0,
+        "not_started": 0,
+    }
     assert result.xcom("templates", key="progress") == counts

@@ -151,7 +151,14 @@ def make_runs(airflow: Airflow) -> None:
     put(airflow, *at, "start/1/0", at=ago(3600), flow_id="invoices", **target)
     at = ("import_customers", BATCH)
     set_state(airflow, *at, "running")
-    counts = {"total": 400, "started": 280, "rejected": 15, "unknown": 5, "remaining": 100}
+    counts = {
+        "total": 400,
+        "started": 280,
+        "rejected": 15,
+        "unknown": 5,
+        "unidentified": 0,
+        "not_started": 100,
+    }
     put(airflow, *at, "batch_000000", at=ago(5), max_tries=0, counts=counts)
 
 

@@ -58,8 +58,15 @@ def statuses(items):
 
 def counts(total, **of):
     """Return what a log or an error says of a batch of which so many items ended so."""
-    known: Any = {"total": total, "started": 0, "rejected": 0, "unknown": 0, **of}
-    return counts_text(known | {"remaining": total - sum(of.values())})
+    known: Any = {
+        "total": total,
+        "started": 0,
+        "rejected": 0,
+        "unknown": 0,
+        "unidentified": 0,
+        **of,
+    }
+    return counts_text(known | {"not_started": total - sum(of.values())})
 
 
 def entries_of(store):

@@ -328,7 +328,8 @@ _COUNTS = {
     "overdue": "overdue",
     "rejected": "rejected",
     "unknown": "in doubt",
-    "remaining": "remaining",
+    "unidentified": "unidentified",
+    "not_started": "not started",
 }
 
 
@@ -349,7 +350,7 @@ def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any])
     state = RunStatus.ENDED if task.has_ended else RunStatus.STARTING
     if "ended" in entry and not task.has_ended:
         state = RunStatus.WAITING
-    elif counts["unknown"]:
+    elif counts["unknown"] or counts["unidentified"]:
         state = RunStatus.DOUBT
 
     progress = until = None
@@ -382,7 +383,7 @@ def _count_items(task: TaskNow, entry: Mapping[str, Any]) -> dict[str, int]:
         # Of a try that was killed: it may have sent them.
         in_flight = entry.get("in_flight", 0)
         counts["unknown"] += in_flight
-        counts["remaining"] -= in_flight
+        counts["not_started"] -= in_flight
 
     return counts
 
@@ -392,12 +393,12 @@ def _how_far(
 ) -> tuple[str, float | None]:
     """Return how far a batch is, in words and as a part of the whole."""
     number, total, what = counts["started"], counts["total"], "started"
-    done = total - counts["remaining"]
+    done = total - counts["not_started"]
     if known.has_ends:
         number, what = counts["success"], "succeeded"
     elif "ended" in entry:
-        # An item in doubt is settled by its end.
-        total = counts["started"] + counts["unknown"]
+        # An item whose run is not known is settled by its end.
+        total = counts["started"] + counts["unknown"] + counts["unidentified"]
         number = done = entry["ended"]
         what = "runs have ended"
 

@@ -361,7 +361,14 @@ class TestStates:
 
     def test_batch(self, dag, listed, tab):
         task = Task(dag, starts=False)
-        counts = {"total": 400, "started": 280, "rejected": 15, "unknown": 5, "remaining": 100}
+        counts = {
+            "total": 400,
+            "started": 280,
+            "rejected": 15,
+            "unknown": 5,
+            "unidentified": 0,
+            "not_started": 100,
+        }
         entry = {
             "at": ago(5).isoformat(),
             "max_tries": 2,
@@ -395,7 +402,7 @@ class TestStates:
             "folder": folder,
             "until": ago(-7200).isoformat(),
             "counts": {
-                "total": 10_002, "started": 9_999, "rejected": 2, "unknown": 1, "remaining": 0,
+                "total": 10_002, "started": 9_999, "rejected": 2, "unknown": 1, "unidentified": 0, "not_started": 0,
             },
         }  # fmt: skip
         task.put("workflow_automation_batch_000000", entry)
@@ -433,7 +440,14 @@ class TestStates:
     )
     def test_what_a_batch_had_in_flight_is_in_doubt_after_a_kill(self, dag, listed, later):
         task = Task(dag, starts=False)
-        counts = {"total": 9, "started": 2, "rejected": 0, "unknown": 0, "remaining": 7}
+        counts = {
+            "total": 9,
+            "started": 2,
+            "rejected": 0,
+            "unknown": 0,
+            "unidentified": 0,
+            "not_started": 7,
+        }
         entry = {
             "at": ago(5).isoformat(),
             "try_number": 1,
@@ -443,11 +457,11 @@ class TestStates:
         }
         task.put("workflow_automation_batch_000000", entry)
         assert "starting|" in listed().rows[1]
-        assert "2 of 9 started, 7 remaining" in listed().text
+        assert "2 of 9 started, 7 not started" in listed().text
         assert "Nothing is in doubt" in listed().text
         task.change(**later)
         assert "in doubt|" in listed().rows[1]
-        assert "2 of 9 started, 4 in doubt, 3 remaining" in listed().text
+        assert "2 of 9 started, 4 in doubt, 3 not started" in listed().text
 
     def test_task_instance_that_was_deleted_and_made_again(self, dag, listed, tab):
         """Its tries begin at 1 again, and its old entries are still there."""
@@ -468,7 +482,14 @@ class TestStates:
 
     def test_batch_of_a_task_instance_that_was_deleted_and_made_again(self, dag, listed, tab):
         task = Task(dag, starts=False)
-        counts = {"total": 9, "started": 2, "rejected": 0, "unknown": 1, "remaining": 6}
+        counts = {
+            "total": 9,
+            "started": 2,
+            "rejected": 0,
+            "unknown": 1,
+            "unidentified": 0,
+            "not_started": 6,
+        }
         entry = {"at": ago(5).isoformat(), "try_number": 2, "max_tries": 2, "counts": counts}
         task.put("workflow_automation_batch_000000", entry)
         assert listed().rows == []
@@ -922,7 +943,14 @@ class TestForms:
 
     def test_of_a_batch_that_waits_and_of_one_whose_runs_failed(self, dag, form_tab):
         task = Task(dag, starts=False, state="deferred")
-        counts = {"total": 2, "started": 2, "rejected": 0, "unknown": 0, "remaining": 0}
+        counts = {
+            "total": 2,
+            "started": 2,
+            "rejected": 0,
+            "unknown": 0,
+            "unidentified": 0,
+            "not_started": 0,
+        }
         where = {"folder": "s3://reports/ends/0a1b", "until": ago(-60).isoformat()}
         entry = {"at": ago(5).isoformat(), "max_tries": 2, "counts": counts, "ended": 1, **where}
         task.put("workflow_automation_batch_000000", entry)
@@ -1092,7 +1120,14 @@ class TestForms:
 
 class TestBatchItems:
     def entry(self, *, opened=(), results=None, max_tries=2, **fields):
-        counts = {"total": 9, "started": 1, "rejected": 1, "unknown": 1, "remaining": 6}
+        counts = {
+            "total": 9,
+            "started": 1,
+            "rejected": 1,
+            "unknown": 1,
+            "unidentified": 0,
+            "not_started": 6,
+        }
         return {
             "at": ago(5).isoformat(),
             "max_tries": max_tries,
@@ -1230,7 +1265,7 @@ class TestHostileTexts:
             '{"at": "2026-01-01T00:00:00Z", "max_tries": 2, "completion_timeout": "x", "heartbeat_timeout": 1e999}',
             '{"at": "2026-01-01T00:00:00Z", "max_tries": 2, "run": {}, "completion_timeout": 1e99, "callback_url": 7}',
             '{"progress": NaN, "message": {}, "at": "9999-12-31T23:59:59-23:59"}', '{"progress": true}',
-            '{"counts": {"total": "x", "remaining": -5}, "max_tries": []}', f'{{"counts": {{"total": 1, "remaining": 1{"0" * 400}}}}}', '{"counts": {"total": 5, "remaining": -5}}',
+            '{"counts": {"total": "x", "not_started": -5}, "max_tries": []}', f'{{"counts": {{"total": 1, "not_started": 1{"0" * 400}}}}}', '{"counts": {"total": 5, "not_started": -5}}',
         ],
     )  # fmt: skip
     @pytest.mark.parametrize("state", ["failed", "awaiting_input"])

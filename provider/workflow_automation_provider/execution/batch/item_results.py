@@ -6,7 +6,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, cast, get_args
 
 from workflow_automation_provider.exceptions import OutcomeUnknownError
 from workflow_automation_provider.execution.record.entries import StartStatus, run_result
@@ -18,6 +18,8 @@ ItemStatus = Literal[StartStatus, "rejected", "unknown", "success", "failed", "o
 """The status of an item's result; the last three only if the batch waits."""
 
 _ENDS: tuple[Literal["success", "failed", "overdue"], ...] = ("success", "failed", "overdue")
+
+_WITH_RESULT = set(get_args(ItemStatus)) - {"not started"}
 
 _BULK = ("key", "result", "message")
 
@@ -60,8 +62,10 @@ class BatchCounts(TypedDict):
     rejected: int
     """Items that the service rejected."""
     unknown: int
-    """Items whose run may have been started, or was started but cannot be identified."""
-    remaining: int
+    """Items whose run may have been started."""
+    unidentified: int
+    """Items whose run was started, but its ID is unknown."""
+    not_started: int
     """Items that were not started."""
     success: NotRequired[int]
     """Items whose run succeeded, only if the batch waits."""
@@ -119,20 +123,18 @@ class Results:
     @property
     def counts(self) -> BatchCounts:
         """The counts so far."""
-        started = self._by_status["started"]
-        rejected = self._by_status["rejected"]
-        unknown = self._by_status["unknown"] + self._by_status["unidentified"]
+        number = self._by_status
         counts: BatchCounts = {
             "total": self.total,
-            "started": started,
-            "rejected": rejected,
-            "unknown": unknown,
-            "remaining": self.total - started - rejected - unknown,
+            "started": number["started"],
+            "rejected": number["rejected"],
+            "unknown": number["unknown"],
+            "unidentified": number["unidentified"],
+            "not_started": self.total - sum(number[status] for status in _WITH_RESULT),
         }
         if self.are_settled:
             for status in _ENDS:
-                counts[status] = self._by_status[status]
-                counts["remaining"] -= self._by_status[status]
+                counts[status] = number[status]
 
         return counts
 

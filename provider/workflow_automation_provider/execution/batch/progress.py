@@ -34,7 +34,7 @@ class Progress:
         self._log = log
         self._began = time.monotonic()
         self._shown_at = self._began
-        self._remaining_at_first = results.counts["remaining"]  # by earlier tries
+        self._not_started_at_first = results.counts["not_started"]  # by earlier tries
 
     def show_if_due(self) -> None:
         """Show the progress, unless that was done in the last seconds."""
@@ -47,11 +47,11 @@ class Progress:
         self._shown_at = now
 
         counts = self._results.counts
-        remaining = counts["remaining"]
-        rate = (self._remaining_at_first - remaining) / max(now - self._began, 0.001)
+        not_started = counts["not_started"]
+        rate = (self._not_started_at_first - not_started) / max(now - self._began, 0.001)
         left = ""
-        if rate and remaining:
-            left = f", {remaining / rate:.0f} s left"
+        if rate and not_started:
+            left = f", {not_started / rate:.0f} s left"
 
         self._log.info(f"{counts_text(counts)} {rate:.1f} per second{left}.")
 

@@ -241,7 +241,7 @@ class BatchExecution:
         """
         number_to_send = self._record.check(source)
         counts = self._results.counts
-        if counts["remaining"] < counts["total"]:
+        if counts["not_started"] < counts["total"]:
             self._log.info("Earlier tries: %s", counts_text(counts))
         elif self._record.was_cleared:
             self._log.warning(

@@ -45,9 +45,10 @@ def with_results(
 
     :param output_path: the file with the results, empty if it was not written
     """
-    is_in_doubt = bool(record.results.counts["unknown"] or record.is_unread)
+    counts = record.results.counts
+    has_unnamed_runs = counts["unknown"] or counts["unidentified"] or record.is_unread
     look = ""
-    if is_in_doubt:
+    if has_unnamed_runs:
         look = "Look in the workflow's list of runs."
 
     where = where_runs_are(record, output_path)
@@ -78,7 +79,7 @@ def _accepted(error: WorkflowAutomationError, record: BatchRecord) -> Accepted:
 def _consequence(error: WorkflowAutomationError, record: BatchRecord) -> str:
     """Return an error's consequence, with the counts of all tries."""
     counts = record.results.counts
-    has_results = counts["total"] != counts["remaining"]
+    has_results = counts["total"] != counts["not_started"]
     consequence = error.consequence
     if counts["total"] and (has_results or not consequence):
         consequence = counts_text(counts)
@@ -103,7 +104,7 @@ def where_runs_are(record: BatchRecord, output_path: str = "") -> str:
         return f"The runs of earlier tries are {in_store}."
 
     counts = record.results.counts
-    has_runs = counts["total"] - counts["remaining"] > counts["rejected"]
+    has_runs = counts["total"] - counts["not_started"] > counts["rejected"]
     if not has_runs:
         return ""
     if not record.outlives_try:
@@ -193,16 +194,20 @@ def _row(name: str, item: BatchItem) -> str:
 
 def counts_text(counts: BatchCounts) -> str:
     """Return how many items have which result, as a sentence."""
-    return (
-        f"Of {counts['total']} items: {_results_text(counts)}, {counts['remaining']} not started."
-    )
+    not_started = f"{counts['not_started']} not started"
+    return f"Of {counts['total']} items: {_results_text(counts)}, {not_started}."
 
 
 def _results_text(counts: BatchCounts) -> str:
-    names = ["started", "rejected", "unknown"]
+    names = ["started"]
     if "success" in counts:
-        names = ["success", "failed", "overdue", "rejected", "unknown"]
+        names = ["success", "failed", "overdue"]
         if counts["started"]:  # whose ends are not read yet
             names.insert(0, "started")
+
+    names += ["rejected", "unknown"]
+    if counts["unidentified"]:  # rare
+        names.append("unidentified")
+
     numbers: dict[str, Any] = {**counts}
     return ", ".join(f"{numbers[name]} {name}" for name in names)
