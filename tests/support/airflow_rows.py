@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
+from airflow import settings
 from airflow.models.dagrun import DagRun
 from airflow.models.task_state_store import TaskStateStoreModel as Store
 from airflow.models.taskinstance import TaskInstance, clear_task_instances
@@ -17,7 +18,7 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.state import TaskScope, get_state_backend
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
-from sqlalchemy import select
+from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm import lazyload
 
 from waiting_tasks import make_dag_run
@@ -26,7 +27,18 @@ from waiting_tasks import make_dag_run
 IS_3_4 = hasattr(TaskInstance, "working_set")
 
 _TI: Any = TaskInstance.__table__
+_DAG_RUN: Any = DagRun.__table__
 _CURRENT = [_TI.c.working_set.is_(True)] if IS_3_4 else []
+
+_SCOPE: list[Any] = [TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id]
+_SCOPE += [TaskInstance.region_index, TaskInstance.region_id] if IS_3_4 else []
+_TRY: list[Any] = [
+    *(TaskInstance.id, TaskInstance.map_index.label("map_index"), TaskInstance.state),
+    *(TaskInstance.try_number, TaskInstance.max_tries),
+    *(TaskInstance.next_method, TaskInstance.next_kwargs),
+    *_SCOPE,
+]
+"""What a process is told of its task instance, without the rest of the row, which takes longer."""
 
 
 def store_error() -> AirflowRuntimeError:
@@ -34,6 +46,57 @@ def store_error() -> AirflowRuntimeError:
     return AirflowRuntimeError(
         ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 404})
     )
+
+
+# What is read most often, each made once.
+_RUN_ID: Any = bindparam("run_id")
+_IN_USE = [TaskInstance.working_set.is_(True)] if IS_3_4 else []
+_OF_TASK = [
+    TaskInstance.run_id == _RUN_ID,
+    TaskInstance.task_id == bindparam("task_id"),
+    TaskInstance.map_index == bindparam("map_index"),
+    *_IN_USE,
+]
+_THIS_TRY = select(*_TRY).where(*_OF_TASK)
+_TRY_OF_PROCESS = select(*_TRY).where(TaskInstance.id == bindparam("ti_id"), *_IN_USE)
+_OF_PROCESS = select(_TI.c.id).where(_TI.c.id == bindparam("ti_id"), *_CURRENT)
+_IS_RUNNING = _OF_PROCESS.where(_TI.c.state == "running")
+_OF_KEY = select(Store.value).where(Store.run_id == _RUN_ID, Store.key == bindparam("key"))
+_ENTRY = _OF_KEY.where(_OF_PROCESS.exists())
+_ENTRIES = select(Store.key, Store.value).where(Store.run_id == _RUN_ID)
+_STATE = select(_TI.c.state).where(_TI.c.run_id == _RUN_ID, *_CURRENT)
+_STATE_OF_DAG_RUN = select(_DAG_RUN.c.state).where(_DAG_RUN.c.run_id == _RUN_ID)
+_OF_DAG_RUN = select(DagRun.start_date, DagRun.clear_number).where(DagRun.run_id == _RUN_ID)
+
+
+def _read(query: Any, **values: Any) -> list[Any]:
+    engine: Any = settings.engine
+    with engine.connect() as connection:
+        return [*connection.execute(query, values)]
+
+
+_made: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
+"""The rows of a DAG run and its task instances as Airflow has made them, by the id of the DAG."""
+
+
+def _make_rows(dag: Any, session: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    of_run = {"run_id": make_dag_run(dag, session).run_id}
+    session.flush()
+    (dag_run,) = session.execute(select(_DAG_RUN).filter_by(**of_run)).mappings()
+    tis = session.execute(select(_TI).filter_by(**of_run)).mappings()
+    return {name: value for name, value in dag_run.items() if name != "id"}, [*map(dict, tis)]
+
+
+def _copy_dag_run(dag: Any, session: Any) -> str:
+    """Make a DAG run that is running, as a copy of the first of its DAG, which takes less time."""
+    if dag.dag_id not in _made:
+        _made[dag.dag_id] = _make_rows(dag, session)
+    dag_run, tis = _made[dag.dag_id]
+    run_id, now = f"test-{uuid4()}", datetime.now(UTC)
+    times = {"run_after": now, "start_date": now}
+    session.execute(insert(_DAG_RUN).values({**dag_run, **times, "run_id": run_id}))
+    session.execute(insert(_TI), [{**ti, "run_id": run_id, "id": uuid4()} for ti in tis])
+    return run_id
 
 
 class Rows:
@@ -50,16 +113,17 @@ class Rows:
         self._backend = get_state_backend()
         self._state: list[Any] = []  # as last read, until something changes it
         with create_session() as session:
-            dag_run = make_dag_run(dag, session)
-            dag_run.start_date = datetime.now(UTC)
-            self.run_id = dag_run.run_id
+            self.run_id = _copy_dag_run(dag, session)
+
+    def _of_this(self, query: Any) -> Any:
+        """Have a query be of the current try."""
+        query = query.filter_by(run_id=self.run_id, task_id=self._task_id, map_index=self.map_index)
+        return query.filter_by(working_set=True) if IS_3_4 else query
 
     @contextmanager
     def _ti(self) -> Iterator[tuple[Any, Any]]:
-        query = select(TaskInstance).options(lazyload("*"))
-        query = query.filter_by(run_id=self.run_id, task_id=self._task_id, map_index=self.map_index)
-        if IS_3_4:
-            query = query.filter_by(working_set=True)
+        """Have Airflow's code change the task instance."""
+        query = self._of_this(select(TaskInstance).options(lazyload("*")))
         self._state = []
         with create_session() as session:
             ti = session.scalars(query).one()
@@ -70,9 +134,8 @@ class Rows:
     def state(self) -> str | None:
         """The state of the task instance."""
         if not self._state:
-            query = select(_TI.c.state).where(_TI.c.run_id == self.run_id, *_CURRENT)
-            with create_session() as session:
-                self._state = [session.connection().execute(query).scalar_one()]
+            ((state,),) = _read(_STATE, run_id=self.run_id)
+            self._state = [state]
         found: str | None = self._state[0]
         return found
 
@@ -84,20 +147,24 @@ class Rows:
             return ti
 
     @property
+    def current(self) -> Any:
+        """What a process is told of the current try."""
+        of_task = {"task_id": self._task_id, "map_index": self.map_index}
+        (found,) = _read(_THIS_TRY, run_id=self.run_id, **of_task)
+        return found
+
+    @property
     def dag_run(self) -> Any:
-        """The DAG run, detached."""
-        with create_session() as session:
-            found = session.scalars(
-                select(DagRun).options(lazyload("*")).filter_by(run_id=self.run_id)
-            ).one()
-            session.expunge_all()
-            return found
+        """What a process is told of the DAG run."""
+        (found,) = _read(_OF_DAG_RUN, run_id=self.run_id)
+        return found
 
     def change(self, **values: Any) -> None:
         """Change columns of the task instance."""
-        with self._ti() as (_, ti):
-            for name, value in values.items():
-                setattr(ti, name, value)
+        self._state = []
+        query = self._of_this(update(TaskInstance)).values(values)
+        with create_session() as session:
+            session.execute(query.execution_options(synchronize_session=False))
 
     def change_dag_run(self, **values: Any) -> None:
         """Change columns of the DAG run."""
@@ -108,34 +175,42 @@ class Rows:
 
     def begin(self) -> None:
         """Begin the next try, or continue the one that was suspended."""
-        with self._ti() as (session, ti):
-            if ti.state in (None, TaskInstanceState.UP_FOR_RETRY):
-                ti.try_number = max(ti.try_number, 1) if IS_3_4 else ti.try_number + 1
-            ti.state, ti.queued_by_job_id = TaskInstanceState.RUNNING, 1
+        before = self.current
+        number = before.try_number
+        if before.state in (None, TaskInstanceState.UP_FOR_RETRY):
+            number = max(number, 1) if IS_3_4 else number + 1
+        self.change(state=TaskInstanceState.RUNNING, queued_by_job_id=1, try_number=number)
+        ((state,),) = _read(_STATE_OF_DAG_RUN, run_id=self.run_id)
+        if state == DagRunState.RUNNING:
+            return
+        with create_session() as session:
             dag_run = session.scalars(select(DagRun).filter_by(run_id=self.run_id)).one()
             dag_run.state = DagRunState.RUNNING
             dag_run.start_date = dag_run.start_date or datetime.now(UTC)
 
     def is_running(self, ti_id: UUID) -> bool:
         """Return whether Airflow accepts what a process reports of its task."""
-        query = select(_TI.c.id).where(_TI.c.id == ti_id, _TI.c.state == "running", *_CURRENT)
-        with create_session() as session:
-            return session.connection().execute(query).first() is not None
+        return bool(_read(_IS_RUNNING, ti_id=ti_id))
 
     def suspend(self, method: str, kwargs: dict[str, Any] | None, timeout: timedelta) -> None:
-        with self._ti() as (_, ti):
-            ti.state = TaskInstanceState.AWAITING_INPUT
-            ti.next_method, ti.next_kwargs = method, json.loads(json.dumps(kwargs))
-            ti.trigger_timeout = datetime.now(UTC) + timeout
+        self._go_on_later(
+            TaskInstanceState.AWAITING_INPUT,
+            method,
+            kwargs,
+            trigger_timeout=datetime.now(UTC) + timeout,
+        )
 
     def defer(self, method: str, kwargs: dict[str, Any] | None) -> None:
-        with self._ti() as (_, ti):
-            ti.state = TaskInstanceState.DEFERRED
-            ti.next_method, ti.next_kwargs = method, json.loads(json.dumps(kwargs))
+        self._go_on_later(TaskInstanceState.DEFERRED, method, kwargs)
+
+    def _go_on_later(
+        self, state: TaskInstanceState, method: str, kwargs: dict[str, Any] | None, **more: Any
+    ) -> None:
+        stored = json.loads(json.dumps(kwargs))
+        self.change(state=state, next_method=method, next_kwargs=stored, **more)
 
     def reschedule(self) -> None:
-        with self._ti() as (_, ti):
-            ti.state = TaskInstanceState.UP_FOR_RESCHEDULE
+        self.change(state=TaskInstanceState.UP_FOR_RESCHEDULE)
 
     def end(self, state: str) -> None:
         """End the task: *success*, *failed*, or whether it is retried."""
@@ -158,9 +233,9 @@ class Rows:
 
         :param was_killed: whether Airflow missed its heartbeats
         """
+        if self.state != TaskInstanceState.RESTARTING:
+            return
         with self._ti() as (session, ti):
-            if ti.state != TaskInstanceState.RESTARTING:
-                return
             if IS_3_4:
                 ti.complete_restart(session=session)
             elif was_killed:
@@ -202,7 +277,7 @@ class Rows:
 
     def get(self, key: str) -> str | None:
         """Get an entry as the execution API does."""
-        found: str | None = self._backend.get(self.scope(self.ti), key)
+        found: str | None = self._backend.get(self.scope(self.current), key)
         return found
 
     def read(self, ti_id: UUID, key: str) -> str | None:
@@ -211,13 +286,8 @@ class Rows:
 
         :return: None also if the task instance was given to another process, or is gone
         """
-        of_process = select(_TI.c.id).where(_TI.c.id == ti_id, *_CURRENT)
-        entry = select(Store.value).where(Store.run_id == self.run_id, Store.key == key)
-        with create_session() as session:
-            found: str | None = (
-                session.connection().execute(entry.where(of_process.exists())).scalar()
-            )
-            return found
+        found = _read(_ENTRY, run_id=self.run_id, key=key, ti_id=ti_id)
+        return found[0].value if found else None
 
     def store(self, ti_id: UUID | None, operation: str, *values: str) -> None:
         """
@@ -226,18 +296,17 @@ class Rows:
         :param ti_id: of the process that asks; None for one of which that was checked before
         :raises AirflowRuntimeError: if the task instance was given to another process, or is gone
         """
+        process = {"ti_id": ti_id or self.current.id}
         with create_session() as session:
-            ti = session.get(TaskInstance, ti_id or self.ti.id, options=[lazyload("*")])
-            if ti is None or (IS_3_4 and not ti.working_set):
+            ti = session.execute(_TRY_OF_PROCESS, process).one_or_none()
+            if ti is None:
                 raise store_error()
             getattr(self._backend, operation)(self.scope(ti), *values, session=session)
 
     @property
     def entries(self) -> dict[str, str]:
         """All entries of the task instance, as text."""
-        query = select(Store.key, Store.value).where(Store.run_id == self.run_id)
-        with create_session() as session:
-            return dict(session.execute(query).all())
+        return dict(_read(_ENTRIES, run_id=self.run_id))
 
     def put(self, key: str, value: object) -> None:
         """Write an entry, as a person does under Storage."""

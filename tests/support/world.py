@@ -184,7 +184,7 @@ class World:
         assert self.state in may_begin, self.state
         before = self.state
         self.rows.begin()
-        row = self.rows.ti
+        row = self.rows.current
         process = Process(self, row, together(*scripts))
         self.processes.append(process)
         if before in (None, "up_for_retry"):
@@ -327,7 +327,7 @@ class World:
     ) -> dict[str, Any]:
         dag_run = self.rows.dag_run
         names = ("id", "task_id", "dag_id", "run_id", "map_index", "try_number", "max_tries")
-        regions = {"region_id", "region_index"} & set(dir(row))
+        regions = {"region_id", "region_index"} & {*row._fields}
         own = {"dag_id": row.dag_id, "map_index": row.map_index}
         own |= {"task_ids": [row.task_id], "run_ids": [row.run_id]}
 
