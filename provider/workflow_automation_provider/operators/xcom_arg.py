@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +56,7 @@ class FlowOutput(PlainXComArg):
         value = super().resolve(context)
         for number, part in enumerate(self.path):
             if isinstance(value, str):  # an index would return one of its characters
-                raise KeyError(self._missing(number, _why_without_fields(value)))
+                raise KeyError(self._missing(number, f": it is the text {value!a:.60}"))
 
             try:
                 value = value[part]
@@ -72,26 +71,6 @@ class FlowOutput(PlainXComArg):
         known = "".join(f"[{key!r}]" for key in keys)
         task = self.operator.task_id
         return f"The output{known} of task {task} has no {self.path[number]!r}{why}"
-
-
-def _why_without_fields(text: str) -> str:
-    """Return why a text has no fields, and what to do if it is JSON."""
-    if text.startswith("(withheld"):  # as all notes begin that replace a secret
-        return f": it is {text}"
-
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return ": it is text"
-
-    if isinstance(document, dict):
-        kind = "an object"
-    elif isinstance(document, list):
-        kind = "a list"
-    else:
-        return ": it is text"
-
-    return f": it is {kind} as JSON text. Let the flow's step send {kind}, not its text"
 
 
 def check_pushed(operator: Operator) -> None:
