@@ -174,7 +174,7 @@ class Mailbox:
                 ),
             )
 
-        if scheme != "file" and _is_inner(host) and not _is_inner(_host_of(service_url)):
+        if _is_inner(host) and not _is_inner(_host_of(service_url)):
             _log.warning(
                 "The run gets a URL of %s, which the service may not reach: name the store in the "
                 "connection in callback_base_url by an address that both reach.",

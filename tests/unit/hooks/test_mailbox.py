@@ -17,6 +17,7 @@ import pytest
 
 from s3_regions import Regions
 from store_proxy import Fault, StoreProxy
+from workflow_automation_provider.client.setting_kinds import MAILBOX_EXAMPLE
 from workflow_automation_provider.exceptions import InvalidRequestError, NotSentError
 from workflow_automation_provider.hooks.mailbox import Mailbox, secrets_of
 from workflow_automation_provider.hooks.mailboxes import s3, store
@@ -100,8 +101,10 @@ class TestUrl:
 
     def test_cannot_be_used_after_seven_days(self, mailbox):
         assert mailbox.sign(timedelta(days=7))
-        with pytest.raises(InvalidRequestError, match="7 days"):
+        with pytest.raises(InvalidRequestError, match="7 days") as caught:
             mailbox.sign(timedelta(days=7, seconds=1))
+        # With another connection, a URL of S3 can be used for no longer.
+        assert caught.value.next_step.endswith("completion_timeout.")
 
     def test_needs_credentials_that_last(self, mailbox, reconnect):
         reconnect(extra={"aws_session_token": "a-token"})
@@ -254,6 +257,12 @@ class TestCheck:
         with pytest.raises(InvalidRequestError, match="kms:Decrypt"):
             mailbox.check(HOUR, SERVICE)
 
+    def test_of_a_store_that_loses_what_was_written(self, mailbox, proxy):
+        is_read = lambda seen: seen.method == "GET" and ".mailbox" in seen.target  # noqa: E731
+        proxy.faults.append(Fault(is_read, status=404, body=s3_error("NoSuchKey"), times=None))
+        with pytest.raises(NotSentError, match=r"callbacks/\.mailbox"):
+            mailbox.check(HOUR, SERVICE)
+
     def test_with_a_connection_that_is_not_usable(self, mailbox, reconnect):
         reconnect(1, extra={"region_name": "a b"})
         with pytest.raises(InvalidRequestError, match="a b"):
@@ -290,7 +299,8 @@ class TestCheck:
         self, mailbox, caplog, service, warns
     ):
         mailbox.check(HOUR, service)
-        assert ("may not reach" in caplog.text) == warns
+        warnings = [line for line in caplog.messages if "may not reach" in line]
+        assert ["127.0.0.1" in line for line in warnings] == [True] * warns
 
 
 class TestLook:
@@ -348,6 +358,12 @@ class TestFile:
         assert written is not None
         assert written.body == b"x" * 10
         assert abs(written.at - datetime.now(UTC)) < timedelta(minutes=1)
+
+    def test_for_a_service_elsewhere_is_an_error(self, tmp_path):
+        with pytest.raises(InvalidRequestError, match="callback_base_url") as caught:
+            Mailbox(f"{tmp_path.as_uri()}/a.json").check(HOUR, "https://service.example/api")
+        assert MAILBOX_EXAMPLE in str(caught.value)
+        assert [*tmp_path.iterdir()] == []
 
     def test_that_cannot_be_read_is_an_error(self, tmp_path):
         (tmp_path / "a.json").mkdir()
