@@ -94,6 +94,14 @@ def test_a_404_for_the_record_starts_no_second_run(batch, service):
     assert times_started(service) == Counter(range(5))
 
 
+def test_a_404_for_what_was_just_written_interrupts_nothing(batch, service):
+    def miss_the_next_read(key, _):
+        batch.store.lost = [key]
+
+    assert statuses(batch(rows(5), before_set=miss_the_next_read)) == {"started": 5}
+    assert times_started(service) == Counter(range(5))
+
+
 @pytest.mark.parametrize("status", [400, 401, 429])
 def test_a_doubt_stays_where_a_later_try_starts_no_run(batch, service, status):
     """Of the later try that is all; of the task it is not."""
