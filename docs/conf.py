@@ -170,6 +170,28 @@ def stack(table: nodes.table, titles: list[str], rows: list[nodes.row]) -> None:
                 cell[0].insert(0, nodes.inline("", f"{title}: ", classes=["title"]))
 
 
+class LongNames(SphinxTransform):
+    """Let long names in the first column of a table break after dots and underscores, and nowhere else."""
+
+    default_priority = 510
+
+    def apply(self, **_: Any) -> None:
+        """Put a place to break into each such name."""
+        for table in self.document.findall(nodes.table):
+            for row in table.findall(nodes.row):
+                for name in list(row[0].findall(nodes.literal)):
+                    if not _LONG_NAME.match(name.astext()):
+                        continue
+                    stacked = {"stacked"} if len(row) == 2 else set()
+                    table["classes"] = sorted({*table["classes"], "names", *stacked})
+                    first, *others = re.split(r"(?<=[._])", name.astext())
+                    name[:] = [nodes.Text(first)]
+                    for part in others:
+                        name += [nodes.raw("", "<wbr>", format="html"), nodes.Text(part)]
+
+
+_LONG_NAME = re.compile(r"[\w.]{30,}$")
+
 _BELOW = ("Type", "JSON field", "Default", "Required")
 
 
@@ -393,5 +415,6 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", add_readme)
     app.connect("build-finished", search_numbers)
     app.add_transform(NarrowTables)
+    app.add_transform(LongNames)
     app.add_transform(WithoutSentinels)
     app.add_post_transform(Resolver)
