@@ -22,9 +22,9 @@ from workflow_automation_provider.execution.errors import TICK
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 README = ROOT / "README.md"
-BATCH, CONNECTION, COOKBOOK, FAILS, PROMISES, TRIGGER, UPLOADS = (
+BATCH, CONNECTION, COOKBOOK, FAILS, TRIGGER, UPLOADS = (
     ROOT / "docs" / f"{name}.md"
-    for name in ("batch", "connection", "cookbook", "if-it-fails", "promises", "trigger", "uploads")
+    for name in ("batch", "connection", "cookbook", "if-it-fails", "trigger", "uploads")
 )
 # The others have tests of their own.
 PAGES = [
@@ -225,12 +225,12 @@ def test_yesterday_and_the_result_of_an_asset_event(run_dag, run_block):
 
 def test_the_template_for_the_day_needs_no_logical_date(run_block, service, capfd):
     """It also logs the last line of a task that is killed before it knows more."""
-    (template,) = re.findall(r"`(\{\{ \(dag_run\..*?\}\})`", TRIGGER.read_text())
+    (template,) = re.findall(r'"day": "(\{\{ \(dag_run\..*?\}\})"', TRIGGER.read_text())
     text = BLOCKS["trigger.md Pass on the result"][1].replace('"north"', f'"{template}"')
     (run,) = run_block(text, logical_date=None)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", run.inputs["region"])
     assert len(service.uploads) == 1
-    (line,) = re.findall(r'"(If the log ends here.+?)"', " ".join(PROMISES.read_text().split()))
+    (line,) = re.findall(r"`(If the log ends here.+?)`", FAILS.read_text())
     logged = capfd.readouterr().out
     assert logged.index(line) < logged.index("Started run ")
 
