@@ -58,7 +58,7 @@ GROUPS = {
         operators/test_asset_events.py operators/test_flows*.py test_argument_errors.py test_promise_runs.py
     """,
     "execution/record/callback_decision.py": "execution/record/test_callback_decision.py",
-    "plugins/advice.py": "plugins/test_advice.py",
+    "plugins/actions.py plugins/advice.py plugins/task_starts.py": "plugins/test_advice.py",
 }
 
 NOTICED = {"killed", "timeout", "segfault"}

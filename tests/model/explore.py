@@ -10,7 +10,7 @@ marks, Clears, a DAG run that is deleted. ``rules.py`` has what the task and the
 ``events.py`` what happens to them, ``person.py`` what a person does who follows the tab *Flow run*,
 ``promises.py`` what is to hold, ``state.py`` what a state is, and ``words.py`` the words for what
 may happen and for the rules that can be left out. What is decided, the code's own
-``start_decision.py``, ``callback_decision.py`` and ``advice.py`` decide, so that they are checked,
+``start_decision.py``, ``callback_decision.py`` and ``advice.py`` with ``actions.py`` decide, so that they are checked,
 and no copy.
 
 A size is ``TOKENS KILLS CLEARS REPEATS WORDS …``. ``checks.txt`` lists sizes that hold, sizes that

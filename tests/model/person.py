@@ -22,14 +22,9 @@ from msgspec.structs import replace as replace_entry
 
 from rules import Task
 from state import NOBODY, NOW, Known, Press, Start, State, run_id
-from workflow_automation_provider.plugins.advice import (
-    Action,
-    ActionKind,
-    Advice,
-    TaskNow,
-    TaskStart,
-    advise,
-)
+from workflow_automation_provider.plugins.actions import Action, ActionKind
+from workflow_automation_provider.plugins.advice import Advice, advise
+from workflow_automation_provider.plugins.task_starts import TaskNow, TaskStart
 
 if TYPE_CHECKING:
     from words import Size

@@ -5,7 +5,7 @@ The page **Flow runs** and the tab **Flow run**, as an ASGI application for Airf
    Airflow's.
 2. **Read** the live tasks, those that ended without success in the last days, and their entries:
    :mod:`~.queries`.
-3. **Tell** what they say, :mod:`~.conversation`, and what a person can do, :mod:`~.advice`.
+3. **Tell** what they say, :mod:`~.run_view`, and what a person can do, :mod:`~.advice`.
    The script of the tab asks as well: whether the task may have the run that a person types, and
    which other tasks a Clear or a mark must not start again.
 4. **Draw** it: :mod:`~.rendering`.
@@ -43,15 +43,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from workflow_automation_provider.client.redaction import CALLBACK_PATH
 from workflow_automation_provider.plugins import queries
-from workflow_automation_provider.plugins.advice import (
-    RunStatus,
-    TaskNow,
-    TaskStart,
-    advise,
-    advise_batch,
-    given_keys,
-)
+from workflow_automation_provider.plugins.actions import given_keys
+from workflow_automation_provider.plugins.advice import advise, advise_batch
 from workflow_automation_provider.plugins.rendering import RESPONSE_HEADERS, response, visible
+from workflow_automation_provider.plugins.task_starts import RunStatus, TaskNow, TaskStart
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod

@@ -22,9 +22,9 @@ from sqlalchemy import and_, case, exists, func, select
 from workflow_automation_provider.execution.batch.batch_record import BATCH
 from workflow_automation_provider.execution.errors import clear_drops_state
 from workflow_automation_provider.execution.record.entries import PREFIX
-from workflow_automation_provider.plugins.advice import TaskNow
 from workflow_automation_provider.plugins.callback_store import COORDINATES, json_value
 from workflow_automation_provider.plugins.run_view import RunView, run_views
+from workflow_automation_provider.plugins.task_starts import TaskNow
 
 if TYPE_CHECKING:
     from sqlalchemy import Select

@@ -23,7 +23,7 @@ from markupsafe import Markup
 
 from workflow_automation_provider.client.urls import browser_link
 from workflow_automation_provider.execution.errors import printable, without_escape_codes
-from workflow_automation_provider.plugins.advice import RunStatus
+from workflow_automation_provider.plugins.task_starts import RunStatus
 
 ONE_LINE = 100
 """Up to how many characters a value is shown in one line."""

@@ -30,7 +30,7 @@ from workflow_automation_provider.execution.record.entries import (
     revoked_key,
 )
 from workflow_automation_provider.execution.record.start_decision import KnownStart, known_start
-from workflow_automation_provider.plugins.advice import (
+from workflow_automation_provider.plugins.task_starts import (
     KnownBatch,
     RunStatus,
     TaskNow,
@@ -66,7 +66,7 @@ class RunView:
     A start of a task and its run, or a batch. Texts from entries may be of any type.
 
     :param row: columns of the task instance
-    :param task: the same, as :mod:`~.advice` reads them
+    :param task: the same, as :mod:`~.task_starts` reads them
     :param at: when it was sent
     :param state: what is known of its run
     :param is_current: whether it still says something of the task
@@ -77,7 +77,7 @@ class RunView:
     :param silent_since: since when the run is late, or has reported nothing for half the time that
         it may; None if it is not
     :param entry: the last entry of a batch
-    :param batch: what is known of a batch, as :mod:`~.advice` reads it
+    :param batch: what is known of a batch, as :mod:`~.task_starts` reads it
     """
 
     row: Any

@@ -23,15 +23,13 @@ from workflow_automation_provider.execution.record.entries import (
     Start,
 )
 from workflow_automation_provider.execution.record.start_decision import KnownStart, why_not
-from workflow_automation_provider.plugins.advice import (
-    Advice,
+from workflow_automation_provider.plugins.actions import given_keys
+from workflow_automation_provider.plugins.advice import Advice, advise, advise_batch
+from workflow_automation_provider.plugins.task_starts import (
     KnownBatch,
     RunStatus,
     TaskNow,
     TaskStart,
-    advise,
-    advise_batch,
-    given_keys,
     state_of,
 )
 
