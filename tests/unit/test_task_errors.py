@@ -138,6 +138,10 @@ def batch_errors() -> Iterator[WorkflowAutomationError]:
         with pytest.raises(InvalidRequestError) as caught:
             record.check(items)
         yield with_results(caught.value, record)
+    changed: Any = [Item(1, b"{}", b"other.", "batch[1]")]
+    with pytest.raises(InvalidRequestError) as caught:
+        list(record.to_send(changed))
+    yield with_results(caught.value, record)
     unread = BatchRecord(cast("Any", make_context(BATCH, try_number=2)))
     interrupted = BatchInterruptedError("The batch was interrupted by RuntimeError.")
     yield with_results(interrupted, unread)

@@ -168,11 +168,14 @@ def test_the_flow_of_the_connection_is_recorded(batch, workflow_automation_conne
 def test_a_response_without_run_id_is_kept(batch, service):
     service.faults.add("response", inputs={"n": 0}, body={"queued": True})
     service.faults.add("response", inputs={"n": 1}, body={"text": "x" * 5000})
-    first, second, third = batch(rows(3))
+    longest = {"text": "x" * (2000 - len('{"text": ""}'))}
+    service.faults.add("response", inputs={"n": 3}, body=longest)
+    first, second, third, fourth = batch(rows(4))
     assert first == {"index": 0, "status": "started", "response": {"queued": True}}
     assert second["response"].startswith('{"text": "xxx')
     assert len(second["response"]) < 5000
     assert third["run_id"]
+    assert fourth["response"] == longest
 
 
 def test_the_key_of_an_item_is_in_result_output_and_table(batch, service, log, tmp_path):

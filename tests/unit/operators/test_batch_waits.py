@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
@@ -256,6 +256,8 @@ def test_a_batch_is_suspended_and_goes_on_without_its_source(waiting, begin, ser
     entries = entries_of(waiting.store)
     assert len({(entry["folder"], entry["until"]) for entry in entries}) == 1
     assert entries[-1]["ended"] == 0
+    until = datetime.fromisoformat(entries[-1]["until"])
+    assert datetime.fromisoformat(trigger.until) == until
 
     source.unlink()
     service.stop()

@@ -61,7 +61,9 @@ def test_is_made_again_from_what_airflow_stores(url):
     first = MailboxTrigger(url, in_seconds(600), interval=0.05)
     path, kwargs = first.serialize()
     assert path == f"{MailboxTrigger.__module__}.{MailboxTrigger.__qualname__}"
-    assert MailboxTrigger(**kwargs).serialize() == (path, kwargs)
+    again = MailboxTrigger(**kwargs)
+    assert (again.mailbox, again.until, again.interval) == (url, first.until, 0.05)
+    assert again.serialize() == (path, kwargs)
     # Another version may have stored more.
     assert MailboxTrigger(**kwargs, more=1).serialize() == (path, kwargs)
 
@@ -98,8 +100,12 @@ def test_ends_for_news_after_a_while_only(folder, tmp_path, monkeypatch, seen, e
 
 
 def test_that_of_a_batch_is_made_again_from_what_airflow_stores(folder):
-    path, kwargs = of_batch(folder, seen=3, awaited=5).serialize()
+    first = of_batch(folder, seen=3, awaited=5)
+    path, kwargs = first.serialize()
     assert path == f"{MailboxFolderTrigger.__module__}.{MailboxFolderTrigger.__qualname__}"
+    again = MailboxFolderTrigger(**kwargs)
+    assert (again.folder, again.until, again.interval) == (folder, first.until, 0.05)
+    assert (again.seen, again.awaited) == (3, 5)
     assert MailboxFolderTrigger(**kwargs, more=1).serialize() == (path, kwargs)
 
 
