@@ -59,6 +59,8 @@ GROUPS = {
     """,
     "execution/record/callback_decision.py": "execution/record/test_callback_decision.py",
     "plugins/actions.py plugins/advice.py plugins/task_starts.py": "plugins/test_advice.py",
+    "hooks/mailbox.py hooks/mailboxes/store.py": "hooks/test_mailbox*.py",
+    "triggers/mailbox.py": "triggers",
 }
 
 NOTICED = {"killed", "timeout", "segfault"}

@@ -197,7 +197,7 @@ def _place_of(url: str) -> tuple[Store, str]:
 
     conn_id, _, bucket = parts.netloc.rpartition("@")
     store = _STORES[parts.scheme](unquote(conn_id) or None, bucket)
-    return store, parts.path.lstrip("/")
+    return store, parts.path.removeprefix("/")
 
 
 def _host_of(url: str) -> str:

@@ -93,6 +93,8 @@ def sent(call, seconds=60, *, log=LOG, is_ended=lambda: False, **options):
     [
         (BUSY, False, True),
         (NOT_SENT, False, True),
+        (BUSY, True, True),
+        (NOT_SENT, True, True),
         (UNKNOWN, True, True),
         (UNKNOWN, False, False),
         (REJECTED, True, False),
@@ -130,7 +132,38 @@ def test_waits(clock, caplog, seconds, errors, waits):
     call = Call(*errors)
     assert sent(call, seconds=seconds) is [*errors, DONE][len(waits)]
     assert call.waits == waits
-    assert (f"Tried {len(errors)} times" in caplog.text) is (0 < len(waits) < len(errors))
+    tried = f"Tried {len(errors)} times in {sum(waits):.0f} s"
+    assert (tried in caplog.text) is (0 < len(waits) < len(errors))
+
+
+def test_no_attempt_begins_after_the_longest_time(clock):
+    call = Call(*[BUSY] * 9)
+    assert sent(call, longest=3) is BUSY
+    assert call.waits == [1, 2]
+
+
+def test_what_an_attempt_takes_is_of_the_time(clock):
+    call = Call(*[BUSY] * 9)
+
+    def send():
+        clock.sleep(4)
+        return call()
+
+    assert sent(send, seconds=10) is BUSY
+    # The last wait ends with the time.
+    assert call.waits == [1 + 4, 1 + 4]
+
+
+def test_each_attempt_waits_for_its_turn(clock):
+    """As the threads of a batch do, which together keep to a rate."""
+    turns = []
+
+    class Rated(SendRetrier):
+        def await_turn(self):
+            turns.append(clock.now)
+
+    assert Rated(60, LOG).send(Call(BUSY, BUSY)) is DONE
+    assert turns == [1000, 1001, 1003]
 
 
 @given(asked=st.floats(0, 50))
@@ -204,6 +237,23 @@ def test_a_try_that_was_put_off_too_often_is_retried_when_the_service_asks(resch
     context = {"task_reschedule_count": reschedules}
     decision = FlowRetryPolicy().evaluate(busy(7), 1, 3, context)
     assert (decision.action.value, decision.retry_delay) == (action, timedelta(seconds=7))
+
+
+@pytest.mark.since_3_3
+@pytest.mark.parametrize(
+    ("reschedules", "is_executed_again"),
+    [(None, True), (retry.MAX_RESCHEDULES - 1, True), (retry.MAX_RESCHEDULES, False)],
+)
+def test_how_often_the_same_try_is_executed_again(monkeypatch, reschedules, is_executed_again):
+    """As Airflow 3.4 is asked to, on 3.3 as well."""
+
+    def reschedule(delay, *, max_reschedules, reason):
+        return delay.total_seconds(), max_reschedules, bool(reason)
+
+    monkeypatch.setattr(_DECISION, "reschedule", staticmethod(reschedule), raising=False)
+    context = {"task_reschedule_count": reschedules}
+    decision: Any = FlowRetryPolicy().evaluate(busy(7), 1, 3, context)
+    assert (decision == (7, retry.MAX_RESCHEDULES, True)) is is_executed_again
 
 
 @pytest.mark.since_3_3

@@ -64,6 +64,13 @@ def reconnect(bucket, s3_port, monkeypatch):
 
 
 @pytest.fixture
+def _worker_has_credentials(s3_port, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{s3_port}")
+
+
+@pytest.fixture
 def proxy(s3_port, reconnect):
     """Run a proxy between the connection of the bucket and the store."""
     with StoreProxy(s3_port).running() as running:
@@ -268,11 +275,14 @@ class TestCheck:
         with pytest.raises(InvalidRequestError, match="a b"):
             mailbox.check(HOUR, SERVICE)
 
-    def test_with_a_connection_that_does_not_exist(self, bucket, s3_port, monkeypatch):
+    @pytest.mark.usefixtures("_worker_has_credentials")
+    def test_without_a_connection(self, bucket):
+        Mailbox(f"s3://{bucket.name}/callbacks/a.json").check(HOUR, SERVICE)
+        assert bucket.keys() == ["callbacks/.mailbox"]
+
+    @pytest.mark.usefixtures("_worker_has_credentials")
+    def test_with_a_connection_that_does_not_exist(self, bucket):
         """Airflow's amazon provider would take the credentials of the worker."""
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{s3_port}")
         mailbox = Mailbox(f"s3://typo@{bucket.name}/callbacks/a.json")
         for ask in (mailbox.exists, lambda: mailbox.check(HOUR, SERVICE)):
             with pytest.raises(NotSentError, match="`typo` isn't defined"):

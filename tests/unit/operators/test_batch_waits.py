@@ -167,6 +167,7 @@ def test_what_has_no_end_in_time_is_overdue_or_stays_unknown(waiting, begin, ser
         waiting.resume(deferred)
     assert isinstance(caught.value, AirflowFailException)
     assert waiting.statuses == ["success", "unknown", "overdue"]
+    assert entries_of(waiting.store)[-1]["until"][:19] in waiting.items[2]["why"]
 
 
 def test_an_end_of_a_rejected_item_and_of_another_run(waiting, begin, service, log):
@@ -375,21 +376,25 @@ def test_a_source_that_has_changed_is_not_awaited(waiting, begin, service):
     assert str(waiting.folder / "1.json") in waiting.items[1]["why"]
 
 
-def test_what_is_not_sent_in_time_is_not_sent_and_the_ends_are_read(waiting, service, monkeypatch):
+def test_what_is_not_sent_in_time_is_not_sent_and_the_ends_are_read(
+    waiting, service, monkeypatch, log
+):
     left = iter([timedelta(hours=1)] * 3)  # the check, and two items
     monkeypatch.setattr(ends.BatchEnds, "_left", lambda _: next(left, timedelta()))
     await_ends = ends.BatchEnds.wait
 
     def wait(self, *arguments):
         waiting.write(0, result=7)
+        waiting.write(4)
         return await_ends(self, *arguments)
 
     monkeypatch.setattr(ends.BatchEnds, "wait", wait)
     with pytest.raises(InvalidRequestError) as caught:
         waiting(rows(5), max_concurrency=1)
     assert mentions(caught.value.next_step, "completion_timeout")
-    assert waiting.statuses == ["success", "overdue"] + ["not started"] * 3
+    assert waiting.statuses == ["success", "overdue", "not started", "not started", "success"]
     assert waiting.items[0]["result"] == 7
+    assert [line for line in log().splitlines() if mentions(line, "batch[4]", "not started")]
     assert len(service.runs) == 2
 
 
@@ -448,7 +453,7 @@ def test_an_end_that_is_listed_and_missing_is_not_overdue(waiting, begin, monkey
     waiting.write(0)
     with monkeypatch.context() as patch:
         patch.setattr(Mailbox, "indexes", lambda _: {0, 1})
-        with pytest.raises(NotSentError) as caught:
+        with pytest.raises(NotSentError, match=r"1\.json") as caught:
             waiting.resume(deferred)
     assert not isinstance(caught.value, AirflowFailException)
     waiting.write(1)
