@@ -518,15 +518,6 @@ class TestStates:
             )
         assert len(listed().rows) == 3
 
-    @pytest.mark.parametrize("state", ["skipped", "upstream_failed"])
-    def test_what_ends_in_doubt_between_its_tries(self, dag, listed, tab, state):
-        """A ``dagrun_timeout`` and a mark of the DAG run skip it, and note no end."""
-        task = Task(dag, state=state, end_date=None)
-        found = listed()
-        assert task.mark in found.text
-        assert "in doubt|" in found.rows[1]
-        assert "look in the workflow's list of runs" in tab(task).text
-
     def test_what_is_not_on_the_page(self, dag, listed):
         for state in ("success", "failed", None, "skipped"):
             Task(dag, state=state).outcome()
