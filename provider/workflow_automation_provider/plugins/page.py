@@ -98,7 +98,7 @@ def _flow_runs(request: Request, user: GetUserDep, q: str = "", state: str = "")
 
     dag_ids = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
     is_live = TaskInstance.state.in_([state for state in TaskState.unfinished if state])
-    # Not those that were skipped: with as many as some DAGs skip, PostgreSQL takes a minute.
+    # Not those that were skipped, of which some DAGs have too many to look for their entries.
     has_failed = and_(
         TaskInstance.state == TaskInstanceState.FAILED,
         TaskInstance.end_date > datetime.now(UTC) - DOUBT_FOR,

@@ -17,7 +17,7 @@ from airflow.models.task_state_store import TaskStateStoreModel as Store
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
-from sqlalchemy import and_, case, exists, func, select
+from sqlalchemy import and_, case, func, select
 
 from workflow_automation_provider.execution.batch.batch_record import BATCH
 from workflow_automation_provider.execution.errors import clear_drops_state
@@ -54,7 +54,10 @@ _place = attrgetter(*COORDINATES)
 _IS_OURS = Store.key.startswith(PREFIX, autoescape=True)
 _IS_OF_TASK = and_(*(getattr(Store, name) == getattr(TaskInstance, name) for name in COORDINATES))
 
-HAS_OURS = exists().where(_IS_OF_TASK, _IS_OURS)
+_OURS = select(Store.id).where(_IS_OF_TASK, _IS_OURS).correlate(TaskInstance).limit(1)
+# Not exists(): PostgreSQL may take that for a join, and begin with all entries. Where 100,000 tasks
+# have failed, it then takes half a minute in place of a second.
+HAS_OURS = _OURS.scalar_subquery().is_not(None)
 """Whether a task has an entry of this package."""
 
 
