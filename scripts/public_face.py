@@ -172,7 +172,7 @@ def _choice_types() -> dict[str, Any]:
         values = vars(importlib.import_module(f"{PACKAGE}.{module}"))
         found |= {
             name: values[name]
-            for name in names
+            for name in names or values["__all__"]
             if typing.get_origin(values[name]) is typing.Literal
         }
     return found

@@ -198,30 +198,29 @@ def _items_without_run(
     is_known = Store.id <= last_id
     query = select(Store.value).where(*is_of_task, is_of_batch, is_known, is_read)
 
-    items: dict[int, Mapping[str, Any]] = {}
+    items: dict[int, dict[str, Any]] = {}
     with create_session() as session:
         for value in session.scalars(query.order_by(Store.key).execution_options(yield_per=100)):
             # A person may have damaged one.
             with contextlib.suppress(TypeError, ValueError, AttributeError):
                 entry = json_value(value)
                 if entry.get("max_tries") == max_tries:
-                    _add_items(items, entry, is_sent=is_sent)
+                    _add_items(items, entry)
 
-    found = sorted(items)
+    found = sorted(index for index, item in items.items() if "why" in item or not is_sent)
     first = tuple({"index": index, **items[index]} for index in found[:limit])
     return Items(first, len(found) - len(first))
 
 
-def _add_items(
-    items: dict[int, Mapping[str, Any]], entry: Mapping[str, Any], *, is_sent: bool
-) -> None:
+def _add_items(items: dict[int, dict[str, Any]], entry: Mapping[str, Any]) -> None:
     """Add the items without a run of an entry, and remove those that have one by now."""
     for index in entry.get("opened", {}):
-        if not is_sent:
-            items[int(index)] = {"status": "unknown"}
+        items[int(index)] = {"status": "unknown"}
+
+    for index, key in entry.get("keys", {}).items():
+        items[int(index)]["key"] = key
 
     for index, item in entry.get("results", {}).items():
+        opened = items.pop(int(index), {})
         if item["status"] in ("rejected", "unknown", "unidentified"):
-            items[int(index)] = item
-        else:
-            items.pop(int(index), None)
+            items[int(index)] = opened | item

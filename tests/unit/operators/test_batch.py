@@ -178,6 +178,16 @@ def test_a_response_without_run_id_is_kept(batch, service):
     assert fourth["response"] == longest
 
 
+def test_an_entry_with_long_keys_stays_within_the_limit_of_airflow(batch, service):
+    items = [{"n": n, "customer": f"{n:03}{'🙂' * 97}"} for n in range(300)]
+    found = batch(items, key="customer", max_concurrency=64)
+    assert statuses(found) == {"started": 300}
+    entries = entries_of(batch.store)
+    assert max(len(json.dumps(entry)) for entry in entries) < 64 * 1024
+    keys = {int(index): key for entry in entries for index, key in entry.get("keys", {}).items()}
+    assert keys == {n: item["customer"] for n, item in enumerate(items)}
+
+
 def test_the_key_of_an_item_is_in_result_output_and_table(batch, service, log, tmp_path):
     """Whatever became of it; one that holds the API key is not shown."""
     secret = service.keys[0].value

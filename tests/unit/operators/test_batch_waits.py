@@ -282,6 +282,17 @@ def test_a_batch_is_suspended_and_goes_on_without_its_source(waiting, begin, ser
     assert times_started(service) == Counter(range(5))
 
 
+def test_an_item_in_doubt_has_its_key_at_the_end_of_the_wait(waiting, begin, service, time_is_up):
+    service.faults.add("drop_after", inputs={"n": 1})
+    deferred = begin(rows(2), key="n")
+    waiting.write(0)
+    time_is_up()
+    with pytest.raises(OutcomeUnknownError) as caught:
+        waiting.resume(deferred)
+    assert "batch[1] (1)  unknown" in caught.value.next_step
+    assert [item["key"] for item in waiting.items] == ["0", "1"]
+
+
 def test_a_batch_goes_on_though_its_source_is_no_batch_by_then(waiting, begin, service):
     """Such as an XCom that was deleted meanwhile."""
     deferred = begin(rows(2))

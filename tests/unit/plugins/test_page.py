@@ -1137,10 +1137,11 @@ class TestBatchItems:
 
     def test_those_without_a_run(self, dag, tab):
         task = Task(dag, starts=False, state="failed")
-        rejected = {"status": "rejected", "why": "400 <b>Bad</b>", "key": "Ada"}
+        rejected = {"status": "rejected", "why": "400 <b>Bad</b>"}
+        keys = {"0": "Mary", "1": "Ada", "3": "Grace"}
         entries = [
             self.entry(opened=[8], max_tries=1),
-            self.entry(opened=range(4)),
+            self.entry(opened=range(4), keys=keys),
             self.entry(results={"0": {"status": "started", "run_id": "7"}, "1": rejected}),
             self.entry(results={"2": {"status": "unidentified", "why": "It is empty."}}),
         ]
@@ -1152,7 +1153,7 @@ class TestBatchItems:
         assert [row.strip("|") for row in rows] == [
             "1|Ada|rejected|400 <b>Bad</b>",
             "2|unidentified|It is empty.",
-            "3|unknown",
+            "3|Grace|unknown",
         ]
         assert "s3://bucket/results.jsonl" in found.text
         assert not found.all("b")

@@ -10,7 +10,7 @@ number, so one that Airflow repeats, however late, undoes nothing. The last writ
 killed may be carried out only after the next try has read: that opens nothing with the first number
 that it finds free.
 
-Results of more than :data:`_MAX_ENTRY_BYTES` bytes are written in several entries, before the next
+Results of more than :data:`MAX_PART_BYTES` bytes are written in several entries, before the next
 items are opened. So an entry stays well below the 64 KiB that Airflow warns of
 (``[state_store] max_value_storage_bytes``).
 
@@ -63,6 +63,7 @@ class BatchEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     :param at: when, by the worker's clock
     :param opened: the items that it opens, by index: the hash of each, by which a later try notices
         that the batch has changed
+    :param keys: what people recognize those items by, by index; empty if the batch has no ``key``
     :param results: the results of items that this or an earlier entry opened, by index
     :param counts: how many items of the whole batch had which result by then
     :param in_flight: how many were sent, or about to be, without a result
@@ -83,6 +84,7 @@ class BatchEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     results: dict[str, BatchItem]
     counts: BatchCounts
     in_flight: int
+    keys: dict[str, str] = {}
     conn_id: str | None = None
     flow_id: str | None = None
     output_path: str | None = None
@@ -91,7 +93,8 @@ class BatchEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     ended: int | None = None
 
 
-_MAX_ENTRY_BYTES = 16 * 1024
+MAX_PART_BYTES = 16 * 1024
+"""How much an entry has of results, and of keys: Airflow warns of one with 64 KiB."""
 
 _TARGET = ("conn_id", "flow_id", "output_path")
 
@@ -183,11 +186,10 @@ class BatchRecord(TaskRecord):
             self.results.put({"index": int(index), "status": "unknown", "why": why})
             self._keep_digest(int(index), bytes.fromhex(digest))
 
+        for index, key in entry.keys.items():
+            self.results.keys[int(index)] = key
+
         for index, result in entry.results.items():
-            # The key from the record is for errors until the batch has been read.
-            key = result.pop("key", None)
-            if key is not None:
-                self.results.keys[int(index)] = key
             item: BatchItem = {"index": int(index)}
             item.update(result)
             self.results.put(item)
@@ -240,10 +242,10 @@ class BatchRecord(TaskRecord):
         parts: list[dict[str, BatchItem]] = [{}]
         size = 0
         for item in results:
-            fields: BatchItem = {**self.results.with_key(item)}
+            fields: BatchItem = {**item}
             index = fields.pop("index")
             length = len(json.dumps(fields))
-            if parts[-1] and size + length > _MAX_ENTRY_BYTES:
+            if parts[-1] and size + length > MAX_PART_BYTES:
                 parts.append({})
                 size = 0
 
@@ -266,6 +268,7 @@ class BatchRecord(TaskRecord):
             results=results,
             counts=self.results.counts,
             in_flight=len(uncounted),
+            keys={str(item.index): item.key for item in opened if item.key is not None},
             folder=self.folder,
             until=self.until if self.folder else None,
             ended=self._ended,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, cast
@@ -31,6 +32,7 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.execution.batch.batch_record import MAX_PART_BYTES, BatchRecord
 from workflow_automation_provider.execution.batch.ends import BatchEnds
 from workflow_automation_provider.execution.batch.output import OutputFile, OutputUnavailableError
 from workflow_automation_provider.execution.batch.progress import Progress, push
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
     from workflow_automation_provider.client.protocol import Request
-    from workflow_automation_provider.execution.batch.batch_record import BatchRecord
     from workflow_automation_provider.execution.batch.item_results import BatchItem, BatchSummary
     from workflow_automation_provider.execution.batch.options import BatchOptions
     from workflow_automation_provider.execution.batch.source import Item
@@ -156,9 +157,7 @@ class BatchExecution:
 
     def _check_and_start(self) -> None:
         self._record.read()
-        # That of an item in doubt after a kill is in the source alone.
-        has_all_keys = self._options.key is None or len(self._results.keys) == self._record.total
-        if self._record.has_sent_all and has_all_keys:
+        if self._record.has_sent_all:
             self._go_on_without_source()
             self._log.info("Earlier tries have sent all items, so the batch is not read again.")
             return
@@ -312,17 +311,20 @@ class BatchExecution:
         if room < self._window / 2 or self._threads.stopped_by:
             return opened
 
-        size = 0
+        size = size_of_keys = 0
+        is_full = False
         try:
             for item in itertools.islice(items, room):
                 opened.append(item)
                 size += len(item.inputs)
-                if size >= _MAX_WINDOW_BYTES / 2:
+                size_of_keys += len(json.dumps(item.key))
+                is_full = size >= _MAX_WINDOW_BYTES / 2 or size_of_keys >= MAX_PART_BYTES
+                if is_full:
                     break
         except WorkflowAutomationError as error:
             self._threads.stop(error)
 
-        self._has_more = len(opened) == room or size >= _MAX_WINDOW_BYTES / 2
+        self._has_more = len(opened) == room or is_full
         # A thread may have stopped the batch meanwhile.
         return [] if self._threads.stopped_by else opened
 
