@@ -19,6 +19,9 @@ import trustme
 from hypothesis import HealthCheck, settings
 from packaging.version import Version
 
+# What is imported until all tests are found stays: to look for garbage in it takes a quarter of that time.
+gc.disable()
+
 # No time limit per example, for machines are loaded. Few examples while one works, more with the
 # coverage, and the same ones each time where a failure would stop others' work.
 settings.register_profile("default", deadline=None, max_examples=10)
@@ -62,6 +65,7 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
