@@ -296,11 +296,11 @@ class Rows:
         :param ti_id: of the process that asks; None for one of which that was checked before
         :raises AirflowRuntimeError: if the task instance was given to another process, or is gone
         """
-        process = {"ti_id": ti_id or self.current.id}
+        found = [self.current] if ti_id is None else _read(_TRY_OF_PROCESS, ti_id=ti_id)
+        if not found:
+            raise store_error()
+        (ti,) = found
         with create_session() as session:
-            ti = session.execute(_TRY_OF_PROCESS, process).one_or_none()
-            if ti is None:
-                raise store_error()
             getattr(self._backend, operation)(self.scope(ti), *values, session=session)
 
     @property
