@@ -87,7 +87,7 @@ class GoogleCloud:
     tunnels: list[str] = field(default_factory=list)
     """The host of each connection by its real name."""
     refuses: dict[str, tuple[int, str]] = field(default_factory=dict)
-    key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
+    key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 1024))
     authority: trustme.CA = field(default_factory=trustme.CA)
 
     @contextlib.contextmanager
