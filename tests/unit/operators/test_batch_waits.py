@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import time
 from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from entry_keys import PROBE, batch_key
+from sentences import NOT_RECORDED
 from store_proxy import Fault, StoreProxy
 from workflow_automation_provider.exceptions import (
     BusyError,
@@ -31,6 +34,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.batch import ends
 from workflow_automation_provider.hooks.mailbox import Mailbox
+from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.testing.context import make_context
 from workflow_automation_provider.triggers.mailbox import INTERVAL, MailboxFolderTrigger
 
@@ -232,12 +236,88 @@ def test_the_key_is_withheld_from_an_end(waiting, begin, service):
     assert secret not in waiting.output.read_text()
 
 
+def test_an_end_that_names_its_run_leaves_its_link(waiting, begin, service):
+    deferred = begin(rows(1))
+    waiting.write(0, run_id=str(service.runs[0].run_id))
+    waiting.resume(deferred)
+    (item,) = waiting.items
+    assert item.keys() == {"index", "status", "run_id", "run_link"}
+
+
+def with_another_connection(waiting, monkeypatch, service=None):
+    """Change the connection of a batch that is suspended."""
+    if service:
+        connection = service.airflow_connection(service.keys[0])
+        connection["password"] = "another-key-of-the-workflow"
+        monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(connection))
+    waiting.task = TriggerFlowBatchOperator(
+        task_id="batch",
+        batch=rows(1),
+        workflow_automation_conn_id="other",
+        wait_for_completion=True,
+        output_path=str(waiting.output),
+        retries=3,
+    )
+
+
+def test_the_key_with_which_the_runs_were_started_is_withheld(waiting, begin, service, monkeypatch):
+    secret = service.keys[0].value
+    deferred = begin(rows(1))
+    waiting.write(0, result=f"By {secret}")
+    with_another_connection(waiting, monkeypatch, service)
+    waiting.resume(deferred)
+    assert waiting.statuses == ["success"]
+    assert secret not in waiting.output.read_text()
+
+
+def test_a_connection_that_is_gone_is_left_to_a_retry(waiting, begin, monkeypatch):
+    deferred = begin(rows(1))
+    waiting.write(0)
+    with_another_connection(waiting, monkeypatch)
+    with pytest.raises(ConnectionUnusableError) as caught:
+        waiting.resume(deferred)
+    assert not isinstance(caught.value, AirflowFailException)
+    assert mentions(str(caught.value), "runs", "other")
+
+
 def test_a_run_that_failed_can_be_skipped(waiting, begin, time_is_up):
     deferred = begin(rows(2), on_run_failed="skip")
     waiting.write(0, status="failed")
     time_is_up()
     expected = {"failed": 1, "overdue": 1, "success": 0, "started": 0}
     assert waiting.resume(deferred).items() >= expected.items()
+
+
+def looks(waiting, monkeypatch, *found):
+    """Have each look into the folder find these ends, after that of the check."""
+    remaining = iter([set(), *found])
+
+    def indexes(_):
+        indexes = next(remaining)
+        for n in indexes:
+            waiting.write(n)
+        return indexes
+
+    monkeypatch.setattr(Mailbox, "indexes", indexes)
+    monkeypatch.setattr(ends, "POLL_INTERVAL", 0.05)
+
+
+def test_outside_a_scheduler_it_looks_again_and_says_what_is_new(waiting, monkeypatch, log):
+    looks(waiting, monkeypatch, {0}, {0}, {0}, {0, 1})
+    began = time.monotonic()
+    assert waiting(rows(2))["success"] == 2
+    assert time.monotonic() - began >= 3 * 0.05
+    until = entries_of(waiting.store)[-1]["until"][:19]
+    waits = [line for line in log().splitlines() if mentions(line, "of 2 runs", until)]
+    assert len(waits) == 1
+    assert "1 of 2" in waits[0]
+
+
+def test_outside_a_scheduler_it_looks_until_the_task_is_ended(waiting, monkeypatch):
+    looks(waiting, monkeypatch, set(), {0})
+    monkeypatch.setattr(time, "sleep", lambda _: waiting.task.on_kill())
+    with pytest.raises(RunTimeoutError, match="ended"):
+        waiting(rows(2))
 
 
 # Between the tries --------------------------------------------------------------------------------
@@ -458,6 +538,30 @@ def test_an_end_that_cannot_be_read_costs_no_more_than_the_ends(waiting, begin, 
     assert [item["result"] for item in waiting.items] == [*range(40)]
 
 
+def test_after_an_error_no_further_end_is_read_or_awaited(waiting, begin, monkeypatch):
+    deferred = begin(rows(9), max_concurrency=1)
+    for n in range(9):
+        waiting.write(n)
+    end, read = threading.Event(), []
+
+    def hang_after_the_first(mailbox, _):
+        read.append(mailbox.url.rpartition("/")[2])
+        if len(read) == 1:
+            raise NotSentError("The store is down")
+        end.wait()
+
+    monkeypatch.setattr(Mailbox, "read", hang_after_the_first)
+    before = {*threading.enumerate()}
+    try:
+        with pytest.raises(NotSentError):
+            waiting.resume(deferred)
+    finally:
+        end.set()
+    for thread in {*threading.enumerate()} - before:
+        thread.join()
+    assert read in (["0.json"], ["0.json", "1.json"])
+
+
 def test_an_end_that_is_listed_and_missing_is_not_overdue(waiting, begin, monkeypatch):
     """As in a store that lists sooner than it reads."""
     deferred = begin(rows(2))
@@ -508,7 +612,7 @@ def test_an_interruption_once_the_file_is_written_leaves_it(waiting, begin):
 
 
 @pytest.mark.parametrize("written", [1, 2])
-def test_what_is_recorded_for_the_page_alone_fails_no_batch(waiting, begin, written):
+def test_what_is_recorded_for_the_page_alone_fails_no_batch(waiting, begin, written, caplog):
     deferred = begin(rows(2), retries=0)
     for n in range(written):
         waiting.write(n)
@@ -520,6 +624,8 @@ def test_what_is_recorded_for_the_page_alone_fails_no_batch(waiting, begin, writ
     else:
         assert waiting.resume(deferred)["success"] == 2
     assert len(entries_of(waiting.store)) == number
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert NOT_RECORDED in record.getMessage()
 
 
 def test_an_output_that_cannot_be_written_is_left_to_a_retry(waiting, begin):
@@ -617,7 +723,7 @@ def test_nothing_is_sent_where_the_ends_could_not_be_listed(
 
 def test_needs_a_state_that_lasts(waiting, service, monkeypatch):
     monkeypatch.setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "True")
-    with pytest.raises(InvalidRequestError, match="clear_on_success"):
+    with pytest.raises(InvalidRequestError, match=r"wait_for_completion .* clear_on_success"):
         waiting(rows(2))
     assert not service.runs
 

@@ -192,7 +192,7 @@ class BatchEnds:
             return set()
 
         awaited = set(self._results.with_run())
-        logged = -1
+        logged: int | None = None
         while True:
             # Before the look: an end that was written in time counts.
             is_over = self.is_over
