@@ -37,6 +37,9 @@ NOT_STORED = "could not be stored"
 NOT_PUSHED = "not be pushed"
 NO_LINK = "The Open run button will be missing"
 
+# Of a run that was asked for otherwise.
+OTHER_INPUTS = "The inputs or the flow_id differ"
+
 # Of a wait.
 WITHOUT_RETRIES = "waits without retries"
 WITHOUT_CLAIM = "The run has not claimed its start"

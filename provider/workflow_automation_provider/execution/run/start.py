@@ -273,17 +273,15 @@ class RunStarter:
     def _log_return(self, known: KnownStart, run: RunResult) -> None:
         """Log what a person may want to know of a run that is returned."""
         start, reports = known.start, known.reports
+        asked, is_resumed = self._tools.options.request, self._tools.options.is_resumed
         is_of_earlier_try = start.place[0] != self._tools.record.try_number
-        is_returned = is_of_earlier_try and not start.run and not self._tools.options.is_resumed
+        is_returned = is_of_earlier_try and not start.run and not is_resumed
         if self.earlier and is_returned:
             text = _sentence(self._text(known))
             self._tools.log.info("%s Returning that run, not starting another.", text)
 
-        if (
-            start.request
-            and self._tools.options.request
-            and start.request != self._tools.options.request
-        ):
+        # Not at each look of a task that waits: a template may give the time.
+        if asked and start.request and start.request != asked and not is_resumed:
             self._tools.log.warning(
                 "The inputs or the flow_id differ from those of try %d, which its run has.",
                 start.try_number,

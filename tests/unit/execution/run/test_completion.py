@@ -19,6 +19,7 @@ from entry_keys import FIRST_START, MESSAGE, OUTCOME, RUN, START, report_key
 from sentences import (
     NO_RUN_ID,
     NOT_PUSHED,
+    OTHER_INPUTS,
     RUN_ID_UNKNOWN,
     STARTS_ANOTHER,
     WITHOUT_CLAIM,
@@ -227,6 +228,17 @@ def test_when_a_wait_begins(world, begins_with):
     task.try_()
     waits = ends_at(task) - began
     assert abs(waits - timedelta(days=8 if begins_with == "the response" else 9)) < MOMENT
+
+
+def test_other_inputs_are_a_warning_of_a_retry_but_not_of_a_look(world, suspended):
+    """A template such as the time renders to others each time."""
+    task = suspended()
+    task.operator = waits(inputs={"a": 2})
+    assert OTHER_INPUTS not in task.try_().log
+    task = world(trigger())
+    task.try_(after("set", OUTCOME, "kill"))
+    task.operator = trigger(inputs={"a": 2})
+    assert OTHER_INPUTS in task.try_().log
 
 
 def test_how_long_a_task_waits_is_what_it_recorded(suspended):
