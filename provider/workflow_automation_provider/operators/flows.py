@@ -82,8 +82,8 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
     :param on_unknown_start: what to do if it is unknown whether a run was started: ``"fail"``
         without a retry; ``"claim"``: the run asks by its first step whether it may go on, and the
         task returns the run that did, or the next try stops it and starts another (Airflow 3.3+);
-        or ``"start_again"`` in the next try, which may start a second run. A FLOW WITHOUT THAT
-        FIRST STEP MAKES ``"claim"`` EQUAL TO ``"start_again"``: IT MAY RUN TWICE
+        or ``"start_again"`` in the next try, which may start a second run. A flow without that
+        first step makes ``"claim"`` equal to ``"start_again"``: it may run twice
     :param claim_timeout: where the outcome of a start is unknown, how long a try waits, in its
         worker, for the run to call; then the try fails. At most 1 day
     :param send_retry_timeout: how long to retry within one try while the service is busy or cannot

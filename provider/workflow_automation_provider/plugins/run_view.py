@@ -329,6 +329,7 @@ _COUNTS = {
     "rejected": "rejected",
     "unknown": "in doubt",
     "unidentified": "unidentified",
+    "being_sent": "being sent",
     "not_started": "not started",
 }
 
@@ -378,13 +379,12 @@ def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any])
 def _count_items(task: TaskNow, entry: Mapping[str, Any]) -> dict[str, int]:
     """Return how many items of a batch there are of each kind, as far as its last entry tells."""
     counts = {**entry["counts"]}
-    is_being_sent = task.state == "running" and task.try_number == entry.get("try_number")
-    if not is_being_sent:
-        # Of a try that was killed: it may have sent them.
-        in_flight = entry.get("in_flight", 0)
-        counts["unknown"] += in_flight
-        counts["not_started"] -= in_flight
-
+    is_of_this_try = task.state == "running" and task.try_number == entry.get("try_number")
+    # One that was killed may have sent them.
+    where = "being_sent" if is_of_this_try else "unknown"
+    in_flight = entry.get("in_flight", 0)
+    counts[where] = counts.get(where, 0) + in_flight
+    counts["not_started"] -= in_flight
     return counts
 
 
@@ -393,7 +393,7 @@ def _how_far(
 ) -> tuple[str, float | None]:
     """Return how far a batch is, in words and as a part of the whole."""
     number, total, what = counts["started"], counts["total"], "started"
-    done = total - counts["not_started"]
+    done = total - counts["not_started"] - counts.get("being_sent", 0)
     if known.has_ends:
         number, what = counts["success"], "succeeded"
     elif "ended" in entry:

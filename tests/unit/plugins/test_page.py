@@ -464,7 +464,7 @@ class TestStates:
         }
         task.put("workflow_automation_batch_000000", entry)
         assert "starting|" in listed().rows[1]
-        assert "2 of 9 started, 7 not started" in listed().text
+        assert "2 of 9 started, 4 being sent, 3 not started" in listed().text
         assert "Nothing is in doubt" in listed().text
         task.change(**later)
         assert "in doubt|" in listed().rows[1]

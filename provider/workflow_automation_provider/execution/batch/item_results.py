@@ -66,7 +66,7 @@ class BatchCounts(TypedDict):
     unidentified: int
     """Items whose run was started, but its ID is unknown."""
     not_started: int
-    """Items that were not started."""
+    """Items that were not started; while the task sends, all without a result."""
     success: NotRequired[int]
     """Items whose run succeeded, only if the batch waits."""
     failed: NotRequired[int]

@@ -53,7 +53,8 @@ class Progress:
         if rate and not_started:
             left = f", {not_started / rate:.0f} s left"
 
-        self._log.info(f"{counts_text(counts)} {rate:.1f} per second{left}.")
+        # Some may be under way.
+        self._log.info(f"{counts_text(counts, 'to go')} {rate:.1f} per second{left}.")
 
         push(self._context, self._log, PROGRESS_XCOM, counts)
 

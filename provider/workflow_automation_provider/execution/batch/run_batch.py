@@ -477,6 +477,8 @@ class BatchExecution:
             self._push(found)
             raise error
 
+        if self._ends.are_awaited:
+            self._log.info("%s", counts_text(self._results.counts))
         return found
 
     def _await_ends(

@@ -192,10 +192,13 @@ def _row(name: str, item: BatchItem) -> str:
     return row
 
 
-def counts_text(counts: BatchCounts) -> str:
-    """Return how many items have which result, as a sentence."""
-    not_started = f"{counts['not_started']} not started"
-    return f"Of {counts['total']} items: {_results_text(counts)}, {not_started}."
+def counts_text(counts: BatchCounts, others: str = "not started") -> str:
+    """
+    Return how many items have which result, as a sentence.
+
+    :param others: what is said of those without one
+    """
+    return f"Of {counts['total']} items: {_results_text(counts)}, {counts['not_started']} {others}."
 
 
 def _results_text(counts: BatchCounts) -> str:
