@@ -18,7 +18,7 @@ KEY := $(CURDIR) $(PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-crash coverage test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait bench-page model mutants fuzz soak system-test docs lint lint-style lint-types lint-layers hooks demo ui constraints dist sbom clean FORCE
+.PHONY: help setup test test-crash coverage test-stores test-matrix bench-import bench-start bench-upload bench-batch bench-wait bench-page model mutants fuzz soak upgrade system-test docs lint lint-style lint-types lint-layers hooks demo ui constraints dist sbom clean FORCE
 
 help: ## List the targets
 	@awk -F ': .*## ' '/^[a-z -]+: .*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -86,6 +86,11 @@ fuzz: $(STAMP) ## Make up what happens to a task for a minute of the processor's
 soak: ARGS ?= --instances 150 --seconds 900
 soak: $(STAMP) ## Kill and fault 150 task instances at random, and count the runs (about 4 minutes); ARGS="--instances 300 …" for more
 	@PYTHONPATH=scripts:tests/support $(VENV)/bin/python tests/crash/soak.py $(ARGS)
+
+# Airflow runs in an environment of its own, in which the package is replaced.
+upgrade: $(STAMP) ## Replace the package under tasks at work, and back again (about 4 minutes); ARGS="--before COMMIT" by one of before 1.0.0
+	@$(MAKE) --no-print-directory setup VENV=$(VENV)-upgrade
+	@PYTHONPATH=scripts:tests/support $(VENV)/bin/python -u tests/crash/upgrade.py $(ARGS)
 
 system-test: $(STAMP) ## Test a whole deployment: PostgreSQL, Redis, Celery workers, Chromium (about 7 minutes); PICTURES=1 renews docs/images
 	@sh tests/system/prepare.sh $(VENV) .venv-system

@@ -63,6 +63,9 @@ class Airflow:
     :param users: further users and their roles; their passwords are their names
     """
 
+    python = sys.executable
+    """The Python of the environment in which it is installed."""
+
     def __init__(
         self,
         home: Path,
@@ -82,7 +85,7 @@ class Airflow:
         self.url = url or f"http://127.0.0.1:{port}"
         self.api = AirflowApi(self.url)
         self.programs: dict[str, Program] = {}
-        self._components = components
+        self.components = components
         self._database = database
         sqlite = f"sqlite:///{home / 'airflow.db'}?timeout=30"
         self._passwords = home / "passwords.json"
@@ -162,7 +165,7 @@ class Airflow:
         :raises TimeoutError: if Airflow is not healthy in time
         """
         self.prepare()
-        self.launch(*self._components)
+        self.launch(*self.components)
 
     def launch(self, *components: Component) -> None:
         """Start components, and wait until Airflow is healthy with them."""
@@ -203,7 +206,7 @@ class Airflow:
         :param name: names its output file
         :param command: what follows ``airflow`` on the command line
         """
-        return Program(name, [sys.executable, "-m", "airflow", *command], self.home, self.env)
+        return Program(name, [self.python, "-m", "airflow", *command], self.home, self.env)
 
     def _healthy(self) -> bool:
         self.check()

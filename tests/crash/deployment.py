@@ -129,7 +129,7 @@ class Deployment(Airflow):
         Those of a supervisor that was killed or frozen.
         """
         runs = "pid = ? AND state IN ('running', 'restarting')"
-        self._update("last_heartbeat_at", runs, OLD_HEARTBEAT, pid)
+        self.update("task_instance", "last_heartbeat_at", runs, OLD_HEARTBEAT, pid)
 
     def put_off_check(self, run_id: str) -> bool:
         """
@@ -139,10 +139,15 @@ class Deployment(Airflow):
         """
         later = (datetime.now(UTC) + timedelta(hours=1)).replace(tzinfo=None).isoformat(" ")
         suspended = "run_id = ? AND state = 'awaiting_input' AND task_id = 'trigger'"
-        return self._update("trigger_timeout", suspended, later, run_id) > 0
+        return self.update("task_instance", "trigger_timeout", suspended, later, run_id) > 0
 
-    def _update(self, column: str, where: str, *values: object) -> int:
-        statement = f"UPDATE task_instance SET {column} = ? WHERE {where}"
+    def update(self, table: str, column: str, where: str, *values: object) -> int:
+        """
+        Change a column of Airflow's database, and return in how many rows.
+
+        :param values: the value, and those that the condition has
+        """
+        statement = f"UPDATE {table} SET {column} = ? WHERE {where}"
         with (
             contextlib.closing(sqlite3.connect(self.home / "airflow.db", timeout=60)) as database,
             database,
@@ -179,7 +184,7 @@ class Deployment(Airflow):
         """
         Return the logs of a DAG run's task, by the number of the try.
 
-        One that was soon killed has none.
+        One that was soon killed has none. Those of triggers are left out.
         """
         folder = self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / "task_id=trigger"
         if map_index >= 0:
@@ -187,4 +192,5 @@ class Deployment(Airflow):
         return {
             int(path.stem.removeprefix("attempt=")): path.read_text(errors="replace")
             for path in sorted(folder.glob("attempt=*.log"))
+            if ".trigger." not in path.name
         }
