@@ -219,10 +219,7 @@ class Uploader:
             self._log.info("An earlier try has uploaded all files for run %s.", run_id)
             return earlier
 
-        if not self.elements:
-            self.elements = resolve(self._files)
-
-        requests = self._requests(run_id, flow_id)
+        requests = self._prepared(run_id, flow_id)
         self._log.info(
             "Uploading %s of %s for run %s: %s.",
             _count_of(self.elements),
@@ -235,6 +232,17 @@ class Uploader:
 
         target = [requests[0].flow_id, run_id, file_format, self._max_tries]
         return self._send_unconfirmed(run_id, _digest(target, requests), requests)
+
+    def _prepared(self, run_id: str, flow_id: str | None) -> list[Request]:
+        """Return the requests, of files that an earlier try may have sent in part."""
+        try:
+            if not self.elements:
+                self.elements = resolve(self._files)
+            return self._requests(run_id, flow_id)
+        except WorkflowAutomationError as error:
+            if self._earlier is None:
+                raise
+            raise error.with_facts(consequence="Nothing was sent in this try.") from error.__cause__
 
     def _result(
         self, run_id: str, requests: Sequence[Request], responses: Sequence[str]

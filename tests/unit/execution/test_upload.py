@@ -329,6 +329,19 @@ class TestTries:
         assert results[0] == results[1]
         assert (results[0]["bytes"], len(service.uploads)) == (1, 2)
 
+    def test_a_file_that_is_gone_does_not_deny_what_an_earlier_try_sent(
+        self, service, attempt, write
+    ):
+        file = write("a")
+        is_broken_off(service)
+        with pytest.raises(BusyError):
+            upload({"row": 1}, file, files_per_request=1).execute(attempt())
+        Path(file).unlink()
+        with pytest.raises(FileUnavailableError) as caught:
+            upload({"row": 1}, file, files_per_request=1).execute(attempt(try_number=2))
+        assert caught.value.consequence == "Nothing was sent in this try."
+        assert len(service.uploads) == 1
+
     def test_a_record_that_cannot_be_read_says_nothing_of_a_run(self, service, store, attempt):
         store.entries[KEY] = {"digest": "x", "confirmed": "all"}
         with pytest.raises(InvalidRequestError) as caught:
