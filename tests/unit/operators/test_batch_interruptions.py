@@ -263,7 +263,7 @@ def test_an_interruption_before_the_batch_is_read_counts_what_was_started(batch,
 
     with pytest.raises(KeyboardInterrupt):
         batch(rows(5), try_number=2, before_set=Mock(side_effect=KeyboardInterrupt))
-    assert log().count(counts(5, started=3)) == 2
+    assert counts(5, started=3) in log()
 
 
 @pytest.mark.parametrize("is_last", [False, True])
