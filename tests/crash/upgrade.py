@@ -9,8 +9,8 @@ Airflow are killed, the other version is installed, and Airflow is started again
 database. What waited ends as its run does, what was in doubt stays so, and nothing is sent twice.
 
 The versions are that of the last commit, the same code under a higher version, and the first one
-again. With ``--before``, a commit of before 1.0.0 comes first, and the last one takes over: it
-cannot read a start whose run has a URL, and names the mend.
+again. With ``--before``, a commit of before 1.0.0 comes first, and the last one takes over: where
+it cannot read what that has stored, it sends nothing and names the mend.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tarfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,7 +47,8 @@ class Kind(NamedTuple):
     :param name: for people
     :param dag_id: its DAG
     :param found: its state when Airflow is killed, and how many runs it has started by then
-    :param ended: the same in the end, and how many runs at least
+    :param ended: its state in the end
+    :param runs: how many runs it may have started by then
     :param says: what its log has in the end
     :param hangs: the requests that get no response, by parts of their inputs
     """
@@ -55,32 +56,36 @@ class Kind(NamedTuple):
     name: str
     dag_id: str
     found: tuple[str, int]
-    ended: tuple[str, int]
+    ended: str
+    runs: Container[int] = (1,)
     says: str = ""
     hangs: Sequence[Mapping[str, Any]] = ()
 
 
-CALL = Kind("waits for a call", "upgrade_call", ("awaiting_input", 1), ("success", 1))
-MAILBOX = Kind("waits by a mailbox", "upgrade_mailbox", ("deferred", 1), ("success", 1))
-IN_DOUBT = Kind("in doubt", "upgrade_in_doubt", ("running", 1), ("failed", 1), UNKNOWN, hangs=[{}])
+CALL = Kind("waits for a call", "upgrade_call", ("awaiting_input", 1), "success")
+MAILBOX = Kind("waits by a mailbox", "upgrade_mailbox", ("deferred", 1), "success")
+IN_DOUBT = Kind("in doubt", "upgrade_in_doubt", ("running", 1), "failed", says=UNKNOWN, hangs=[{}])
 # Of its 20 items two hang, and up to four after them are about to be sent.
 BATCH = Kind(
     "batch, killed",
     "upgrade_batch",
     ("running", 8),
-    ("failed", 16),
-    UNKNOWN,
+    "failed",
+    runs=range(16, 21),
+    says=UNKNOWN,
     hangs=[{"n": 6}, {"n": 7}],
 )
-BATCH_WAITS = Kind("batch that waits", "upgrade_batch_waits", ("deferred", 20), ("success", 20))
+BATCH_WAITS = Kind(
+    "batch that waits", "upgrade_batch_waits", ("deferred", 20), "success", runs=(20,)
+)
 
 KINDS: Sequence[Kind] = (CALL, MAILBOX, IN_DOUBT, BATCH, BATCH_WAITS)
-# Of before 1.0.0: only where the run has a URL, it cannot be read.
+# Of before 1.0.0: a start without a URL is stored as it was.
 KINDS_OF_BEFORE: Sequence[Kind] = (
-    CALL._replace(ended=("failed", 1), says=LET_IT_END),
-    MAILBOX._replace(ended=("failed", 1), says=LET_IT_END),
+    CALL._replace(ended="failed", says=LET_IT_END),
+    MAILBOX._replace(ended="failed", says=LET_IT_END),
     IN_DOUBT,
-    BATCH,
+    BATCH._replace(runs=(8,), says=LET_IT_END),
 )
 
 
@@ -145,10 +150,9 @@ def is_taken_over(case: Case, kind: Kind) -> bool:
     case.api.finished(case.dag_id, case.run_id, 600)
     runs = [run for run in case.service.runs if run.inputs["case"] == case.run_id]
     per_item = Counter(run.inputs.get("n") for run in runs)
-    state, at_least = kind.ended
     is_ok = (
-        case.state == state
-        and len(runs) >= at_least
+        case.state == kind.ended
+        and len(runs) in kind.runs
         and set(per_item.values()) == {1}
         and kind.says in case.log
     )
