@@ -61,6 +61,9 @@ GROUPS = {
     "plugins/actions.py plugins/advice.py plugins/task_starts.py": "plugins/test_advice.py",
     "hooks/mailbox.py hooks/mailboxes/store.py": "hooks/test_mailbox*.py",
     "triggers/mailbox.py": "triggers",
+    "execution/batch/failures.py": """
+        operators/test_batch.py operators/test_batch_tries.py operators/test_batch_waits.py
+    """,
 }
 
 NOTICED = {"killed", "timeout", "segfault"}

@@ -220,8 +220,9 @@ def test_the_key_of_an_item_is_in_result_output_and_table(batch, service, log, t
 
 def test_unknown_outcomes_in_a_row_end_the_batch(batch, service):
     service.faults.add("status_after", status=502, times=None)
-    with pytest.raises(OutcomeUnknownError):
+    with pytest.raises(OutcomeUnknownError) as caught:
         batch(rows(100), max_concurrency=4)
+    assert "502" in caught.value.reason
     assert 5 <= len(service.runs) <= 64
 
 
