@@ -65,13 +65,13 @@ class Kind(NamedTuple):
 CALL = Kind("waits for a call", "upgrade_call", ("awaiting_input", 1), "success")
 MAILBOX = Kind("waits by a mailbox", "upgrade_mailbox", ("deferred", 1), "success")
 IN_DOUBT = Kind("in doubt", "upgrade_in_doubt", ("running", 1), "failed", says=UNKNOWN, hangs=[{}])
-# Of its 20 items two hang, and up to four after them are about to be sent.
+# Of the 8 items in flight two hang, and up to 6 are about to be sent.
 BATCH = Kind(
     "batch, killed",
     "upgrade_batch",
     ("running", 8),
     "failed",
-    runs=range(16, 21),
+    runs=range(14, 21),
     says=UNKNOWN,
     hangs=[{"n": 6}, {"n": 7}],
 )
