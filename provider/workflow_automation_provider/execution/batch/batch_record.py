@@ -280,9 +280,7 @@ class BatchRecord(TaskRecord):
         # write is repeated under the same number.
         self.number_of_entries += 1
 
-        # A single read may find nothing.
-        is_there = not opened or any(self.get(key) == fields for _ in range(2))
-        if not is_there:
+        if opened and self.get_written(key) != fields:
             raise RuntimeError("Airflow no longer runs this try, or has lost its record.")
 
     # Items ----------------------------------------------------------------------------------------

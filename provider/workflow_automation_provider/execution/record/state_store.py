@@ -128,6 +128,10 @@ class TaskRecord:
 
         self._store.set(key, {**entry}, retention=retention)
 
+    def get_written(self, key: str) -> dict[str, Any] | None:
+        """Return an entry that was just written: a single read may find nothing."""
+        return self.get(key) or self.get(key)
+
     def find(self, key: str) -> dict[str, Any] | None:
         """
         Return an entry, None if it is certainly not there.
@@ -175,10 +179,7 @@ class TaskRecord:
         """
         # Under one key for all tries: whichever of them wrote what is read, the store can be read.
         self.set(_PROBE, {"try_number": self._ti.try_number})
-
-        # A single read may find nothing.
-        is_read = any(self.get(_PROBE) is not None for _ in range(2))
-        if not is_read:
+        if self.get_written(_PROBE) is None:
             raise RuntimeError(
                 "Airflow's task state store does not return what was just written to it, so what "
                 "an earlier try did is unknown. If it started a run, its log names it."
