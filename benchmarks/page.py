@@ -20,6 +20,7 @@ from sqlalchemy import create_engine, text
 
 from airflow_launcher.airflow import API_SERVER, PASSWORD, USER, Airflow, temporary_home
 from airflow_launcher.databases import PostgreSQL
+from batch_counts import batch_counts
 from common import cpu_seconds, pick, report
 
 OLD, PER_DAG_RUN, WAITING, ROUNDS = pick(300_000, 3_000), 100, 500, pick(30, 3)
@@ -95,14 +96,7 @@ def fill(url: str) -> None:
         "batch": {
             "max_tries": 3,
             "at": at,
-            "counts": {
-                "total": 400,
-                "started": 280,
-                "rejected": 0,
-                "unknown": 0,
-                "unidentified": 0,
-                "not_started": 120,
-            },
+            "counts": batch_counts(400, started=280),
             "opened": {str(n): "0123456789ab" for n in range(64)},
         },
     }

@@ -29,6 +29,7 @@ from airflow_launcher.airflow import (
 )
 from airflow_launcher.databases import PostgreSQL
 from airflow_launcher.processes import Program
+from batch_counts import batch_counts
 from browser import HEIGHT, WIDTH, AirflowUi, browser_page
 from stack import query
 
@@ -151,14 +152,7 @@ def make_runs(airflow: Airflow) -> None:
     put(airflow, *at, "start/1/0", at=ago(3600), flow_id="invoices", **target)
     at = ("import_customers", BATCH)
     set_state(airflow, *at, "running")
-    counts = {
-        "total": 400,
-        "started": 280,
-        "rejected": 15,
-        "unknown": 5,
-        "unidentified": 0,
-        "not_started": 100,
-    }
+    counts = batch_counts(400, started=280, rejected=15, unknown=5)
     put(airflow, *at, "batch_000000", at=ago(5), max_tries=0, counts=counts)
 
 

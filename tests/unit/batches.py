@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from typing import Any
 
+from batch_counts import batch_counts
 from entry_keys import PROBE, batch_key
 from state_store import StateStore
 from workflow_automation_provider.execution.batch.summary import counts_text
@@ -58,15 +59,8 @@ def statuses(items):
 
 def counts(total, **of):
     """Return what a log or an error says of a batch of which so many items ended so."""
-    known: Any = {
-        "total": total,
-        "started": 0,
-        "rejected": 0,
-        "unknown": 0,
-        "unidentified": 0,
-        **of,
-    }
-    return counts_text(known | {"not_started": total - sum(of.values())})
+    known: Any = batch_counts(total, **of)
+    return counts_text(known)
 
 
 def entries_of(store):

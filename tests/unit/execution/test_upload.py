@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from sentences import MAYBE_STARTED
+from sentences import MAYBE_STARTED, NOTHING_SENT_NOW
 from workflow_automation_provider.client.files import File
 from workflow_automation_provider.exceptions import (
     Accepted,
@@ -339,7 +339,7 @@ class TestTries:
         Path(file).unlink()
         with pytest.raises(FileUnavailableError) as caught:
             upload({"row": 1}, file, files_per_request=1).execute(attempt(try_number=2))
-        assert caught.value.consequence == "Nothing was sent in this try."
+        assert caught.value.consequence == NOTHING_SENT_NOW
         assert len(service.uploads) == 1
 
     def test_a_record_that_cannot_be_read_says_nothing_of_a_run(self, service, store, attempt):

@@ -86,6 +86,11 @@ def _all_hosts_are_here(monkeypatch):
     )
 
 
+def reads_probe(seen):
+    """Return whether a request reads what the check has written."""
+    return seen.method == "GET" and ".mailbox" in seen.target
+
+
 class TestUrl:
     def test_is_signed_for_one_object_and_the_header(self, bucket, mailbox):
         url = urlsplit(mailbox.sign(HOUR))
@@ -259,14 +264,14 @@ class TestCheck:
             mailbox.check(HOUR, SERVICE)
 
     def test_of_objects_that_cannot_be_decrypted(self, mailbox, proxy):
-        is_read = lambda seen: seen.method == "GET" and ".mailbox" in seen.target  # noqa: E731
-        proxy.faults.append(Fault(is_read, status=403, body=s3_error("AccessDenied"), times=None))
+        proxy.faults.append(
+            Fault(reads_probe, status=403, body=s3_error("AccessDenied"), times=None)
+        )
         with pytest.raises(InvalidRequestError, match="kms:Decrypt"):
             mailbox.check(HOUR, SERVICE)
 
     def test_of_a_store_that_loses_what_was_written(self, mailbox, proxy):
-        is_read = lambda seen: seen.method == "GET" and ".mailbox" in seen.target  # noqa: E731
-        proxy.faults.append(Fault(is_read, status=404, body=s3_error("NoSuchKey"), times=None))
+        proxy.faults.append(Fault(reads_probe, status=404, body=s3_error("NoSuchKey"), times=None))
         with pytest.raises(NotSentError, match=r"callbacks/\.mailbox"):
             mailbox.check(HOUR, SERVICE)
 

@@ -17,6 +17,7 @@ from datetime import datetime
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from batch_counts import batch_counts
 from raw_server import response
 from workflow_automation_provider.exceptions import (
     Accepted,
@@ -30,14 +31,7 @@ from workflow_automation_provider.exceptions import (
 from ..batches import OpenWindows, counts, entries_of, rows, statuses, times_started
 from ..starts import mentions
 
-NOTHING = {
-    "total": 0,
-    "started": 0,
-    "rejected": 0,
-    "unknown": 0,
-    "unidentified": 0,
-    "not_started": 0,
-}
+NOTHING = batch_counts(0)
 
 # Results --------------------------------------------------------------------------------------------------
 

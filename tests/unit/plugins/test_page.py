@@ -29,6 +29,7 @@ from sqlalchemy import delete, event
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import OperationalError
 
+from batch_counts import batch_counts
 from entry_keys import ADOPTED
 from waiting_tasks import WaitingTask, make_dag
 from workflow_automation_provider.client.urls import web_link
@@ -372,14 +373,7 @@ class TestStates:
 
     def test_batch(self, dag, listed, tab):
         task = Task(dag, starts=False)
-        counts = {
-            "total": 400,
-            "started": 280,
-            "rejected": 15,
-            "unknown": 5,
-            "unidentified": 0,
-            "not_started": 100,
-        }
+        counts = batch_counts(400, started=280, rejected=15, unknown=5)
         entry = {
             "at": ago(5).isoformat(),
             "max_tries": 2,
@@ -412,10 +406,8 @@ class TestStates:
             "max_tries": 2,
             "folder": folder,
             "until": ago(-7200).isoformat(),
-            "counts": {
-                "total": 10_002, "started": 9_999, "rejected": 2, "unknown": 1, "unidentified": 0, "not_started": 0,
-            },
-        }  # fmt: skip
+            "counts": batch_counts(10_002, started=9_999, rejected=2, unknown=1),
+        }
         task.put("workflow_automation_batch_000000", entry)
         assert "in doubt|" in listed().rows[1]
         task.put("workflow_automation_batch_000001", {**entry, "ended": 7200})
@@ -451,14 +443,7 @@ class TestStates:
     )
     def test_what_a_batch_had_in_flight_is_in_doubt_after_a_kill(self, dag, listed, later):
         task = Task(dag, starts=False)
-        counts = {
-            "total": 9,
-            "started": 2,
-            "rejected": 0,
-            "unknown": 0,
-            "unidentified": 0,
-            "not_started": 7,
-        }
+        counts = batch_counts(9, started=2)
         entry = {
             "at": ago(5).isoformat(),
             "try_number": 1,
@@ -493,14 +478,7 @@ class TestStates:
 
     def test_batch_of_a_task_instance_that_was_deleted_and_made_again(self, dag, listed, tab):
         task = Task(dag, starts=False)
-        counts = {
-            "total": 9,
-            "started": 2,
-            "rejected": 0,
-            "unknown": 1,
-            "unidentified": 0,
-            "not_started": 6,
-        }
+        counts = batch_counts(9, started=2, unknown=1)
         entry = {"at": ago(5).isoformat(), "try_number": 2, "max_tries": 2, "counts": counts}
         task.put("workflow_automation_batch_000000", entry)
         assert listed().rows == []
@@ -946,14 +924,7 @@ class TestForms:
 
     def test_of_a_batch_that_waits_and_of_one_whose_runs_failed(self, dag, form_tab):
         task = Task(dag, starts=False, state="deferred")
-        counts = {
-            "total": 2,
-            "started": 2,
-            "rejected": 0,
-            "unknown": 0,
-            "unidentified": 0,
-            "not_started": 0,
-        }
+        counts = batch_counts(2, started=2)
         where = {"folder": "s3://reports/ends/0a1b", "until": ago(-60).isoformat()}
         entry = {"at": ago(5).isoformat(), "max_tries": 2, "counts": counts, "ended": 1, **where}
         task.put("workflow_automation_batch_000000", entry)
@@ -1123,14 +1094,7 @@ class TestForms:
 
 class TestBatchItems:
     def entry(self, *, opened=(), results=None, max_tries=2, **fields):
-        counts = {
-            "total": 9,
-            "started": 1,
-            "rejected": 1,
-            "unknown": 1,
-            "unidentified": 0,
-            "not_started": 6,
-        }
+        counts = batch_counts(9, started=1, rejected=1, unknown=1)
         return {
             "at": ago(5).isoformat(),
             "max_tries": max_tries,
