@@ -35,7 +35,7 @@ _TYPES = {
 @functools.cache
 def _of_python() -> mimetypes.MimeTypes:
     """Return what Python knows without the files of the system."""
-    # Not at the top: it reads those files all the same.
+    # Made on first use: the standard library reads the system's files here as well.
     return mimetypes.MimeTypes()
 
 
