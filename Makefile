@@ -50,9 +50,8 @@ test-matrix: ## Run the tests, or some, on every supported Airflow and Python; C
 # for what needs the task state store of Airflow 3.3. In one process, which makes Airflow's database once.
 SMOKE := -n 0 -m "not since_3_3" @tests/smoke.txt
 cell-%: TESTS = $(SMOKE)
-# All but what asks nothing of Airflow: the next cell has some of it, for it depends on the libraries.
-WITHOUT_AIRFLOW := client testing/_server test_record_model.py test_documentation.py test_project.py test_public_names.py
-cell-3.4-%: TESTS = -n 2 --dist worksteal tests/unit tests/integration $(WITHOUT_AIRFLOW:%=--ignore=tests/unit/%)
+cell-3.4-%: TESTS = -n 2 --dist worksteal tests/unit tests/integration
+# And what hardly depends on Airflow, but on the libraries.
 cell-lowest-%: TESTS = $(SMOKE) tests/unit/client tests/unit/testing/_server
 cell-%: PYTHON_VERSION = $(lastword $(subst -py, ,$*))
 cell-%: FORCE

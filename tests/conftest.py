@@ -19,22 +19,19 @@ import trustme
 from hypothesis import HealthCheck, settings
 from packaging.version import Version
 
-# What is imported until all tests are found stays: to look for garbage in it takes a quarter of that time.
+# What is imported until all tests are found stays: looking for garbage takes a quarter of that time.
 gc.disable()
 
-# No time limit per example, for machines are loaded. Few examples while one works, most with the
+# No time limit per example, for machines are loaded. Few examples while one works, more with the
 # coverage, and the same ones each time where a failure would stop others' work.
 settings.register_profile("default", deadline=None, max_examples=10)
 settings.register_profile("thorough", deadline=None, max_examples=100)
-settings.register_profile("ci", deadline=None, max_examples=30, derandomize=True)
+settings.register_profile("ci", settings.get_profile("thorough"), derandomize=True)
 # Of Airflow's versions: what is made up is tried whole on one of them.
-settings.register_profile("matrix", settings.get_profile("ci"), max_examples=5)
+settings.register_profile("matrix", settings.get_profile("ci"), max_examples=20)
 # The tests run several times in one process.
 settings.register_profile(
-    "mutants",
-    settings.get_profile("ci"),
-    max_examples=100,
-    suppress_health_check=[HealthCheck.differing_executors],
+    "mutants", settings.get_profile("ci"), suppress_health_check=[HealthCheck.differing_executors]
 )
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
