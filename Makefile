@@ -83,7 +83,7 @@ fuzz: $(STAMP) ## Make up what happens to a task for a minute of the processor's
 	@$(RUN) pytest -q -n 2 --dist worksteal tests/unit/test_world_machine.py $(ARGS)
 
 soak: ARGS ?= --instances 150 --seconds 900
-soak: $(STAMP) ## Kill and fault 150 task instances at random, and count the runs (about 4 minutes); ARGS="--instances 300 …" for more
+soak: $(STAMP) ## Kill and fault 150 task instances at random, and count the runs (about 5 minutes); ARGS="--instances 300 …" for more
 	@PYTHONPATH=scripts:tests/support $(VENV)/bin/python tests/crash/soak.py $(ARGS)
 
 # Airflow runs in an environment of its own, in which the package is replaced.

@@ -8,9 +8,10 @@ What holds for each must hold for all.
 Among them are batches, of which the same holds for each item.
 
 No task instance has two runs; every run in the service's journal is its task instance's result, or
-named in its failure; every success has a run. Some task instances wait for their flow to call back:
-each result is delivered to its own task instance, and Airflow loses none: whatever failed was
-killed, or says why. A third have their runs claim their start, some late: there, several runs may
+named in its failure; every success has a run. Some task instances wait for their flow to call back,
+or to write to a mailbox, and half of the batches wait for the ends of their runs: each result is
+delivered to its own task instance or item, and Airflow loses none: whatever failed was killed, or
+says why. A third have their runs claim their start, some late: there, several runs may
 be started, and what counts is how many worked: exactly one if the task succeeded, at most one if it
 failed. Any breach is an error that names the task instance.
 """
@@ -18,13 +19,15 @@ failed. Any breach is an error that names the task instance.
 from __future__ import annotations
 
 import argparse
+import functools
+import json
 import random
 import sys
 import threading
 import time
 from collections import Counter, defaultdict
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_launcher.airflow import temporary_home
@@ -67,7 +70,7 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
 ]
 SLOTS = 18
 SHARE_FAULTED = 0.35
-SHARE_WAITING = 0.2
+SHARE_WAITING, SHARE_WITH_MAILBOX = 0.3, 0.5  # of all, and of those that wait and claim nothing
 LATEST_CALLBACK = 20.0  # seconds after the run was started
 SHARE_CLAIMING, SHARE_CLAIMING_FAULTED = 1 / 3, 0.7
 # Of the claiming, those whose response is lost and whose first step comes about when the next try
@@ -83,7 +86,9 @@ STARTED = "A run was started"
 SHARE_KILLED = 0.5  # of all tries, those that end too soon included
 LATEST_KILL = 1.2  # seconds after a try began
 ITEMS, SHARE_OF_ITEMS_FAULTED = 60, 0.1  # of each batch
-INSTANCES_PER_BATCH = 15
+BATCH, BATCH_WAITS = "soak_batch", "soak_batch_waits"
+INSTANCES_PER_BATCH = 30  # of each of the two DAGs
+LAST_LOOK = timedelta(seconds=5)  # an end that is written later may be too late for a batch
 
 
 class Killer(threading.Thread):
@@ -137,6 +142,7 @@ class Soak:
         self.instances, self.batches = instances, max(instances // INSTANCES_PER_BATCH, 2)
         self.waiting: list[int] = []
         self.claiming: list[int] = []
+        self.with_mailbox: list[int] = []
         self.faulted = 0
         self.counts: Counter[str] = Counter()
         self.breaches: list[str] = []
@@ -158,15 +164,29 @@ class Soak:
                 call = {"status": None, **call, "started": first_step}
                 if n in self.waiting:
                     call["status"] = "success"
+            elif n in self.waiting and chance.random() < SHARE_WITH_MAILBOX:
+                self.with_mailbox.append(n)
             if call:
                 self.service.callbacks.add(inputs=case, wait=0.5, attempts=12, **call)
             share = SHARE_CLAIMING_FAULTED if n in self.claiming else SHARE_FAULTED
             if late or chance.random() < share:
                 self.fault(case, LOST if late else FAULTS)
-        for b in range(self.batches):
-            for n in range(ITEMS):
-                if chance.random() < SHARE_OF_ITEMS_FAULTED:
-                    self.fault({"case": f"{self.run_id}/{b}/{n}"}, FAULTS)
+
+        for dag_id in (BATCH, BATCH_WAITS):
+            for b in range(self.batches):
+                self.plan_batch(dag_id, f"{dag_id}/{self.run_id}/{b}")
+
+    def plan_batch(self, dag_id: str, name: str) -> None:
+        if dag_id == BATCH_WAITS:
+            self.service.callbacks.add(
+                inputs={"batch": name},
+                result=lambda run: run.run_id,
+                delay=self.chance.uniform(0, LATEST_CALLBACK),
+            )
+
+        for n in range(ITEMS):
+            if self.chance.random() < SHARE_OF_ITEMS_FAULTED:
+                self.fault({"case": f"{name}/{n}"}, FAULTS)
 
     def fault(self, case: dict[str, str], kinds: list[tuple[str, dict[str, Any]]]) -> None:
         kind, options = self.chance.choice(kinds)
@@ -183,16 +203,22 @@ class Soak:
         self.plan()
         self.api.ask("POST", "/pools", {"name": "soak", "slots": SLOTS})
         began = time.monotonic()
-        which = {"waiting": self.waiting, "claiming": self.claiming}
+        which = {
+            "waiting": self.waiting,
+            "claiming": self.claiming,
+            "with_mailbox": self.with_mailbox,
+        }
+        dag_ids = ("soak", BATCH, BATCH_WAITS)
         self.api.trigger("soak", self.run_id, {"instances": self.instances, **which})
-        self.api.trigger("soak_batch", self.run_id, {"batches": self.batches, "items": ITEMS})
+        for dag_id in (BATCH, BATCH_WAITS):
+            self.api.trigger(dag_id, self.run_id, {"batches": self.batches, "items": ITEMS})
         killer = Killer(self.deployment, self.run_id, self.chance)
         # The first tasks only make the lists, and are left alone.
-        wait_for("the mapped tasks", lambda: self.tasks() and self.tasks("soak_batch"))
+        wait_for("the mapped tasks", lambda: all(map(self.tasks, dag_ids)))
         killer.start()
         try:
-            wait_for("the soak", lambda: self.all_finished("soak"), seconds, pause=1)
-            wait_for("the batches", lambda: self.all_finished("soak_batch"), seconds, pause=1)
+            for dag_id in dag_ids:
+                wait_for(dag_id, functools.partial(self.all_finished, dag_id), seconds, pause=1)
         finally:
             killer.done.set()
             killer.join()
@@ -204,12 +230,14 @@ class Soak:
         wait_for("the first steps", self.all_began)
         self.judge()
         self.judge_waits(killer.pids)
-        self.judge_batches()
+        self.judge_batches(BATCH)
+        self.judge_batches(BATCH_WAITS)
         assert not self.breaches, "\n".join((f"Seed {self.run_id}", *self.breaches))
         head = (
-            f"{self.instances} task instances and {self.batches} batches of {ITEMS} items in {took:.0f} s "
-            f"({self.run_id}): {len(ours) - 2} executions, {self.faulted} faults, {len(self.waiting)} wait, "
-            f"{len(self.claiming)} claim, killed {killer.killed['task']} tasks and "
+            f"{self.instances} task instances and {2 * self.batches} batches of {ITEMS} items, of which "
+            f"half wait, in {took:.0f} s ({self.run_id}): {len(ours) - len(dag_ids)} executions, "
+            f"{self.faulted} faults, {len(self.waiting)} wait, {len(self.with_mailbox)} of them by a "
+            f"mailbox, {len(self.claiming)} claim, killed {killer.killed['task']} tasks and "
             f"{killer.killed['supervisor']} supervisors"
         )
         return "\n".join(
@@ -266,7 +294,7 @@ class Soak:
             returned = [result.get("run_id")] if is_named else started[:1]
             is_breach = len(started) > 1 or (state == "success" and started != returned)
             if state != "success" and started:
-                how = _told(logs, started[0])
+                how = _mention_of(started[0], logs)
                 self.counts[f"run of a failed task, {how}"] += 1
                 is_breach = is_breach or not how
             if is_breach:
@@ -316,32 +344,68 @@ class Soak:
                         f"{index}: {last['state']}, though its flow called back at {at}"
                     )
 
-    def judge_batches(self) -> None:
-        """Note which run of an item its batch's record does not know of."""
+    def judge_batches(self, dag_id: str) -> None:
+        """
+        Note which run of an item its batch does not know of.
+
+        And which end a batch that has waited for them has missed.
+        """
         runs = by_case(self.service.runs)
-        records = self.deployment.batches("soak_batch", self.run_id)
-        for found in self.tasks("soak_batch"):
+        records = self.deployment.batches(dag_id, self.run_id)
+        ended = {
+            call.run_id: datetime.fromisoformat(call.at)
+            for call in self.service.journal.callbacks()
+            if call.status == 200
+        }
+        for found in self.tasks(dag_id):
             b, state = found["map_index"], found["state"]
-            statuses: dict[int, tuple[str, str]] = {}
-            for entry in records.get(b, []):
-                for n in entry["opened"]:
-                    statuses[int(n)] = "open", ""
-                for n, item in entry["results"].items():
-                    statuses[int(n)] = item["status"], item.get("run_id", "")
+            entries = records.get(b, [])
+            items = recorded(entries)
+            in_time: set[str] = set()
+            if dag_id == BATCH_WAITS:
+                items |= self.output(b)
+                if any(item["status"] == "success" for item in items.values()):
+                    in_time = {run_id for run_id, at in ended.items() if at < last_look(entries)}
+
             for n in range(ITEMS):
-                started = runs[f"{self.run_id}/{b}/{n}"]
-                status, recorded = statuses.get(n, ("not opened", ""))
-                self.counts[f"items {status}, {len(started)} runs"] += 1
+                started = runs[f"{dag_id}/{self.run_id}/{b}/{n}"]
+                item = items.get(n, {"status": "not opened"})
+                status = item["status"]
+                is_missed = not in_time.isdisjoint(started)
+                self.counts[f"{dag_id}, items {status}, {len(started)} runs"] += 1
                 expected = {
-                    "started": started == [recorded],
+                    "started": started == [item.get("run_id")],
+                    "success": started == [item.get("result")],
                     "unidentified": len(started) == 1,
-                    "unknown": len(started) <= 1,
+                    "overdue": len(started) == 1 and not is_missed,
+                    "unknown": len(started) <= 1 and not is_missed,
                     "open": len(started) <= 1,
                 }.get(status, not started)
-                if not expected or (state == "success" and status != "started"):
-                    self.breaches.append(
-                        f"{b}/{n}: {state}, {status} {recorded}, the runs {started}"
-                    )
+                best = "success" if dag_id == BATCH_WAITS else "started"
+                if not expected or (state == "success" and status != best):
+                    self.breaches.append(f"{dag_id} {b}/{n}: {state}, {item}, the runs {started}")
+
+    def output(self, b: int) -> dict[int, dict[str, Any]]:
+        """Return what a batch's output file has, by index."""
+        path = self.deployment.home / f"{self.run_id}-{b}.jsonl"
+        if not path.exists():
+            return {}
+        items = map(json.loads, path.read_text().splitlines())
+        return {item["index"]: item for item in items}
+
+
+def recorded(entries: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Return what a batch's entries have of its items, by index."""
+    items: dict[int, dict[str, Any]] = {}
+    for entry in entries:
+        items |= {int(n): {"status": "open"} for n in entry["opened"]}
+        items |= {int(n): item for n, item in entry["results"].items()}
+    return items
+
+
+def last_look(entries: list[dict[str, Any]]) -> datetime:
+    """Return until when a batch has seen each end that was written."""
+    return datetime.fromisoformat(entries[-1]["until"]) - LAST_LOOK
 
 
 def by_case(records: Sequence[Run] | Sequence[Work]) -> dict[str, list[str]]:
@@ -352,20 +416,20 @@ def by_case(records: Sequence[Run] | Sequence[Work]) -> dict[str, list[str]]:
     return found
 
 
-def _told(logs: list[str], run_id: str) -> str:
-    """Tell how the logs of a failed task's tries speak of its run."""
-    said = (
+def _mention_of(run_id: str, logs: list[str]) -> str:
+    """Return how the logs of a failed task's tries mention its run, empty if they do not."""
+    named = (
         STARTED,
         "started a run",
         f"Started run {run_id}:",
         f"Run {run_id} has claimed this start.",
     )
-    if any(words in log for log in logs for words in said):
-        return "told that it exists"
+    if any(words in log for log in logs for words in named):
+        return "as started"
     if any(MAYBE_STARTED in log for log in logs):
-        return "told that it may exist"
-    # All later tries were killed before they could tell of it. What this one said is the last word.
-    return "told beforehand" if any(map(_ends_asking, logs)) else ""
+        return "in doubt"
+    # All later tries were killed before they could mention it: the last line announces it.
+    return "announced" if any(map(_ends_asking, logs)) else ""
 
 
 def _ends_asking(log: str) -> bool:
@@ -382,8 +446,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     options = parser.parse_args()
     with LocalService(keys=[DEMO_KEY]) as service, temporary_home("soak") as home:
+        extra = {"timeout": 4}
+        with_mailboxes = {**extra, "callback_base_url": (home / "mailboxes").as_uri()}
         connections = {
-            "workflow_automation_default": service.airflow_connection(extra={"timeout": 4})
+            "workflow_automation_default": service.airflow_connection(extra=extra),
+            "mailboxes_file": service.airflow_connection(extra=with_mailboxes),
         }
         with Deployment(home, connections) as deployment:
             soak = Soak(deployment, service, options.instances, options.seed)

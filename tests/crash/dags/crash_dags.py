@@ -90,12 +90,15 @@ with dag("soak"):
     @task
     def cases(dag_run=None) -> list[dict[str, Any]]:
         waiting, claiming = set(dag_run.conf["waiting"]), set(dag_run.conf["claiming"])
+        with_mailbox = set(dag_run.conf["with_mailbox"])
         claim = {"on_unknown_start": "claim", "claim_timeout": timedelta(seconds=2)}
+        mailbox = {"workflow_automation_conn_id": "mailboxes_file"}
         return [
             {
                 "inputs": {"case": f"{dag_run.run_id}/{n}"},
                 "wait_for_completion": n in waiting,
                 **(claim if n in claiming else {}),
+                **(mailbox if n in with_mailbox else {}),
             }
             for n in range(dag_run.conf["instances"])
         ]
@@ -105,18 +108,33 @@ with dag("soak"):
         cases()
     )
 
-with dag("soak_batch"):
+# Of those that wait, each item is settled by the end of its run, or at the deadline.
+for dag_id, options in (
+    ("soak_batch", {}),
+    (
+        "soak_batch_waits",
+        {
+            "output_path": f"{os.environ['AIRFLOW_HOME']}/{{{{ run_id }}}}-{{{{ ti.map_index }}}}.jsonl",
+            "workflow_automation_conn_id": "mailboxes_file",
+            "wait_for_completion": True,
+            "completion_timeout": timedelta(seconds=90),
+        },
+    ),
+):
+    with dag(dag_id):
 
-    @task
-    def batches(dag_run=None) -> list[list[dict[str, str]]]:
-        batches, items = dag_run.conf["batches"], dag_run.conf["items"]
-        return [
-            [{"case": f"{dag_run.run_id}/{b}/{n}"} for n in range(items)] for b in range(batches)
-        ]
+        @task
+        def batches(dag_run=None, dag=None) -> list[list[dict[str, str]]]:
+            batches, items = dag_run.conf["batches"], dag_run.conf["items"]
+            names = [f"{dag.dag_id}/{dag_run.run_id}/{b}" for b in range(batches)]
+            return [
+                [{"batch": name, "case": f"{name}/{n}"} for n in range(items)] for name in names
+            ]
 
-    TriggerFlowBatchOperator.partial(
-        task_id="trigger",
-        max_concurrency=2,
-        send_retry_timeout=1,
-        max_active_tis_per_dagrun=4,
-    ).expand(batch=batches())
+        TriggerFlowBatchOperator.partial(
+            task_id="trigger",
+            max_concurrency=2,
+            send_retry_timeout=1,
+            max_active_tis_per_dagrun=4,
+            **options,
+        ).expand(batch=batches())
