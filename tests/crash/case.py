@@ -139,13 +139,13 @@ class Case:
         ]
 
     def answers(self, number: int = 1) -> list[int | None]:
-        """Wait until flows have called so often, and return what they were told."""
+        """Wait until flows have called so often, and return what each got."""
 
         def found() -> list[int | None]:
             runs = self.runs
             calls = self.service.journal.callbacks()
-            told = [call.status for call in calls if str(call.run_id) in runs]
-            return told if len(told) >= number else []
+            statuses = [call.status for call in calls if str(call.run_id) in runs]
+            return statuses if len(statuses) >= number else []
 
         return wait_for(f"a callback of {self.run_id}", found)
 

@@ -23,7 +23,7 @@ from workflow_automation_provider.lineage import MAX_INPUTS
 PAGE = ROOT / "docs" / "assets.md"
 
 
-def told(service, *, index=0):
+def event_extra(service, *, index=0):
     run = service.runs[index]
     return {
         "run_id": run.run_id,
@@ -57,11 +57,11 @@ def test_each_operator_reports_what_the_page_lists(
     counts = {"flow_id": "demo-flow", "total": 3, "started": 2, "rejected": 1}
     events = result.asset_events()
     assert events == [
-        ("file:///run", {**told(service), "result": {"rows": 3}}),
-        ("file:///uploaded", {**told(service), "files": 2, "bytes": 8}),
+        ("file:///run", {**event_extra(service), "result": {"rows": 3}}),
+        ("file:///uploaded", {**event_extra(service), "files": 2, "bytes": 8}),
         ("file:///batch", {**counts, "path": path}),
-        ("file:///mapped", told(service, index=3)),
-        ("file:///mapped", told(service, index=4)),
+        ("file:///mapped", event_extra(service, index=3)),
+        ("file:///mapped", event_extra(service, index=4)),
     ]
     page, _, _ = PAGE.read_text().partition("## Lineage")
     rows = re.findall(r"^\| `\w+` \| (.*) \|$", page, re.MULTILINE)
@@ -77,7 +77,7 @@ def test_a_reference_to_an_asset(run_dag, service):
         with DAG("asset_reference", schedule=[Asset("file:///known")]):
             TriggerFlowOperator(task_id="trigger", inputs={}, outlets=[Asset.ref(uri="file:///known")])
     """)
-    assert result.asset_events() == [("file:///known", told(service))]
+    assert result.asset_events() == [("file:///known", event_extra(service))]
 
 
 def test_the_dags_of_the_page(run_dag, service, capfd):

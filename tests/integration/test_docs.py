@@ -266,13 +266,13 @@ def test_the_error_of_an_unknown_outcome(run_dag, task_errors, service):
     assert isinstance(error, OutcomeUnknownError)
     assert (error.accepted, error.status) == (Accepted.MAYBE, None)
 
-    said = str(error).replace(service.base_url, "https://service.example/api")
-    said = said.replace("Flow: demo-flow", "Flow: FLOW")
+    message = str(error).replace(service.base_url, "https://service.example/api")
+    message = message.replace("Flow: demo-flow", "Flow: FLOW")
     # The hint for a service over http.
-    said = re.sub(r"Check the connection's base URL[^\n]*\n", "", said)
+    message = re.sub(r"Check the connection's base URL[^\n]*\n", "", message)
     # The hint for an Airflow whose Clear drops the state.
-    said = said.replace(f"{TICK}\n", "")
-    assert said == shown.text.strip()
+    message = message.replace(f"{TICK}\n", "")
+    assert message == shown.text.strip()
 
 
 @pytest.mark.parametrize(("fault", "notified"), [("drop_after", True), ("reject", False)])
@@ -280,8 +280,8 @@ def test_the_callback(run_block, service, capfd, fault, notified):
     service.faults.add(fault)
     text = BLOCKS["if-it-fails.md Errors in code"][0].replace('"notify"', f'"notify_{fault}"')
     run_block(text, ends="failed")
-    said = "Check the runs of flow demo-flow (workflow_automation_default): POST"
-    assert (said in capfd.readouterr().out) is notified
+    message = "Check the runs of flow demo-flow (workflow_automation_default): POST"
+    assert (message in capfd.readouterr().out) is notified
 
 
 # Connections --------------------------------------------------------------------------------------

@@ -171,11 +171,11 @@ def test_what_has_no_value_starts_nothing(run_dag, service, capfd):
     assert [result.ti(name).state for name in ("template", "connection")] == ["failed"] * 2
     assert [result.ti("mapped", index).state for index in range(2)] == ["success", "failed"]
     assert [request.operation for request in service.journal.requests()] == ["trigger_by_path"]
-    said = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", capfd.readouterr().out).split())
-    assert "flow_id is " in said
-    assert "nowhere" in said
+    output = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", capfd.readouterr().out).split())
+    assert "flow_id is " in output
+    assert "nowhere" in output
     # Only the one that was started says so, beforehand.
-    assert said.lower().count(MAYBE_STARTED.lower()) == said.count(ASKING) == 1
+    assert output.lower().count(MAYBE_STARTED.lower()) == output.count(ASKING) == 1
 
 
 @pytest.mark.since_3_3

@@ -51,13 +51,13 @@ def test_an_error_that_is_made_of_another_keeps_its_facts_and_its_cause(kind, ma
         raise full(kind) from KeyError("why")
     before = dict(vars(caught.value))
     assert before.items() >= FACTS.items()
-    told = make(caught.value)
+    made = make(caught.value)
     assert vars(caught.value) == before
-    assert isinstance(told, kind)
-    assert type(told).__name__ == kind.__name__
-    assert vars(told) == {**before, "next_step": "Compare the inputs.\nWait."}
-    assert (told.args, told.__cause__) == (caught.value.args, caught.value.__cause__)
-    assert make is not final or told.__traceback__ is None
+    assert isinstance(made, kind)
+    assert type(made).__name__ == kind.__name__
+    assert vars(made) == {**before, "next_step": "Compare the inputs.\nWait."}
+    assert (made.args, made.__cause__) == (caught.value.args, caught.value.__cause__)
+    assert make is not final or made.__traceback__ is None
 
 
 def test_an_error_that_fails_a_task_without_a_retry_already_is_kept():

@@ -70,9 +70,11 @@ def test_airflow(service, tmp_path):
         *("client", "client.checks", "client.file_format", "client.setting_kinds"),
         *("client.settings", "client.urls", "client.wording", "exceptions", "get_provider_info"),
     )
-    told = {PACKAGE, *(f"{PACKAGE}.{name}" for name in names)}
-    assert {name for name in by_info if name.startswith(PACKAGE)} == told
-    assert {name for name in by_asset if name.startswith(PACKAGE)} == told | {f"{PACKAGE}.assets"}
+    expected = {PACKAGE, *(f"{PACKAGE}.{name}" for name in names)}
+    assert {name for name in by_info if name.startswith(PACKAGE)} == expected
+    assert {name for name in by_asset if name.startswith(PACKAGE)} == expected | {
+        f"{PACKAGE}.assets"
+    }
     assert by_dag_file & TASKS == set()
     for module in TASKS:
         importlib.import_module(module)

@@ -149,15 +149,15 @@ class TestCredentials:
 
     @pytest.mark.parametrize("password", ["Pw-7hush9Q", "hush", "Pw%2D7hush%409Q"])
     def test_a_password_in_a_url_is_in_no_error(self, fails, password):
-        told = fails(f"sftp://report:{password}@files.example/x")
-        assert password not in told
-        assert "Pw-7hush" not in told
+        shown = fails(f"sftp://report:{password}@files.example/x")
+        assert password not in shown
+        assert "Pw-7hush" not in shown
 
     @pytest.mark.parametrize("scheme", ["sftp", "ssh"])
     def test_a_url_without_a_connection_is_explained(self, fails, scheme):
-        told = fails(f"{scheme}://files/data/x")
-        assert f"name a connection: {scheme}://conn_id@/" in told
-        assert "[invalid-request]" in told
+        shown = fails(f"{scheme}://files/data/x")
+        assert f"name a connection: {scheme}://conn_id@/" in shown
+        assert "[invalid-request]" in shown
 
 
 @pytest.mark.parametrize("place", ["file", "memory", "s3"])

@@ -206,8 +206,8 @@ def test_the_page_lists_for_each_code_whether_a_run_exists():
         r"^\| \[?`([a-z-]+)`[^|]*\| ([a-z]+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE
     )
     words = {Accepted.NO: "no", Accepted.MAYBE: "maybe", Accepted.YES: "yes"}
-    said = {code: word for code, word in rows if code in {*Code} - {Code.BATCH_INTERRUPTED}}
-    assert said == {
+    listed = {code: word for code, word in rows if code in {*Code} - {Code.BATCH_INTERRUPTED}}
+    assert listed == {
         code: words[kind.accepted]
         for code, kind in CLASSES.items()
         if code != Code.BATCH_INTERRUPTED

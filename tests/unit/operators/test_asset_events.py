@@ -27,7 +27,7 @@ def events():
     return OutletEventAccessors()
 
 
-def told(service, number=1001):
+def event_extra(service, number=1001):
     return {
         "run_id": str(number),
         "run_link": f"{service.url}/runs/{number}",
@@ -46,13 +46,13 @@ def test_the_run_of_an_earlier_try_without_the_connection(
 
     monkeypatch.setattr(WorkflowAutomationHook, "get_connection", fail)
     trigger(outlets=[REPORT]).execute({**context(store, try_number=2), "outlet_events": events})
-    assert events[REPORT].extra == told(service)
+    assert events[REPORT].extra == event_extra(service)
     assert trigger_flow_once("once", context=context(store, try_number=2)) == run
 
 
 def test_other_outlets_are_left_alone(service, context, events):
     trigger(outlets=[object(), REPORT]).execute({**context(), "outlet_events": events})
-    assert events[REPORT].extra == told(service)
+    assert events[REPORT].extra == event_extra(service)
     assert len(events) == 1
 
 
@@ -116,7 +116,7 @@ def test_an_upload_tells_the_link_that_it_was_given(service, context, events, li
 
 @given(st.text(max_size=2 * MAX_LINK))
 def test_any_text_can_be_stored_or_is_left_out(link):
-    told = link_of({"run_link": link})
-    assert told in ({}, {"run_link": link})
-    assert len(json.dumps(told)) < 13 * MAX_LINK
-    str(told.get("run_link")).encode()
+    extra = link_of({"run_link": link})
+    assert extra in ({}, {"run_link": link})
+    assert len(json.dumps(extra)) < 13 * MAX_LINK
+    str(extra.get("run_link")).encode()
