@@ -61,8 +61,12 @@ GROUPS = {
     "plugins/actions.py plugins/advice.py plugins/task_starts.py": "plugins/test_advice.py",
     "hooks/mailbox.py hooks/mailboxes/store.py": "hooks/test_mailbox*.py",
     "triggers/mailbox.py": "triggers",
-    "execution/batch/failures.py": """
-        operators/test_batch.py operators/test_batch_tries.py operators/test_batch_waits.py
+    """
+    execution/batch/batch_record.py execution/batch/ends.py execution/batch/failures.py
+    execution/batch/item_results.py
+    """: """
+        execution/batch/test_record.py operators/test_batch.py operators/test_batch_interruptions.py
+        operators/test_batch_tries.py operators/test_batch_waits.py test_task_errors.py
     """,
 }
 

@@ -132,7 +132,7 @@ def batch_errors() -> Iterator[WorkflowAutomationError]:
     skips = replace(FAILS, fails_if_rejected=False, fails_if_run_failed=False)
     for status in ("rejected", "failed"):
         assert worst_result(batch(1, status).results, skips) is None
-    record = batch(0, "started", "started")
+    record = batch(2, "started", "started")
     first = Item(0, b"{}", b"digest", "batch[0]")
     for items in ([first, Item(1, b"{}", b"other.", "batch[1]")], [first]):
         with pytest.raises(InvalidRequestError) as caught:
@@ -152,13 +152,13 @@ def batch(total: int, *statuses: str) -> BatchRecord:
     store = StateStore()
     contexts: list[Any] = [make_context(BATCH, try_number=number, store=store) for number in (1, 2)]
     first, second = map(BatchRecord, contexts)
+    first.results.total = total
     first.write([Item(index, b"{}", b"digest", "") for index in range(len(statuses))], [])
     results: list[Any] = [
         {"index": n, "status": status, "why": "No."} for n, status in enumerate(statuses)
     ]
     first.write([], results)
     second.read()
-    second.results.total = total
     return second
 
 

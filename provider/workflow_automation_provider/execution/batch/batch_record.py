@@ -116,8 +116,6 @@ class BatchRecord(TaskRecord):
     """URL of the folder to which runs write their ends, empty if the batch does not wait."""
     until: datetime
     """How long the batch waits for them."""
-    total = 0
-    """How many items there were, as recorded."""
     target: Mapping[str, str | None] = {}
     """The ``conn_id``, ``flow_id`` and ``output_path``, for the page **Flow runs**."""
 
@@ -176,7 +174,7 @@ class BatchRecord(TaskRecord):
         self.has_opened = True
         self.target = {name: getattr(entry, name) for name in _TARGET}
         self._ended = entry.ended
-        self.total = entry.counts["total"]
+        self.results.total = entry.counts["total"]
         if entry.until:
             self.folder, self.until = entry.folder, entry.until
 
@@ -322,7 +320,7 @@ class BatchRecord(TaskRecord):
     @property
     def has_sent_all(self) -> bool:
         """Whether earlier tries have left nothing to send, so that the batch is not needed."""
-        return self.has_opened and not any(map(self.must_send, range(self.total)))
+        return self.has_opened and not any(map(self.must_send, range(self.results.total)))
 
     def must_send(self, index: int) -> bool:
         """
@@ -368,7 +366,6 @@ def _key(number: int) -> str:
 def _changed_since_sent(what: str) -> InvalidRequestError:
     return InvalidRequestError(
         what,
-        consequence="Nothing was sent in this try.",
         next_step=(
             "Pass the same batch in every try, such as a file that is written once.\n"
             "Items may be added at its end."

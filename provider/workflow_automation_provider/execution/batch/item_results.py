@@ -87,7 +87,7 @@ class Results:
 
     def __init__(self) -> None:
         self.total = 0
-        """How many items there are, 0 until that is known."""
+        """How many items there are, as counted or recorded; 0 until that is known."""
         self.are_settled = False
         """Whether they are the ends of runs, not only their starts."""
         self.keys: dict[int, str] = {}
@@ -150,7 +150,7 @@ class Results:
 
         :param why_not: why an item without a result was not started
         """
-        for index in range(self.total or len(self._results)):
+        for index in range(self.total):
             item = self.get(index)
             if item is None:
                 item = {"index": index, "status": "not started", "why": why_not}

@@ -149,8 +149,6 @@ class BatchExecution:
             if not self._is_continued and not self._output.written:
                 self._write_output(self._items(), is_retried=False)
 
-            if not self._results.total:  # the batch was not read yet
-                self._results.total = self._record.total
             counts = counts_text(self._results.counts)
             self._log.warning("%s %s", counts, where_runs_are(self._record, self._output.written))
             raise
@@ -214,8 +212,7 @@ class BatchExecution:
         return without_credentials(self._output.path) or None
 
     def _go_on_without_source(self) -> None:
-        """Take the number of items from the record, where nothing more is sent."""
-        self._results.total = self._record.total
+        """Write the output file without a check, where nothing more is sent."""
         self._output.can_be_written = self._output.path != ""
 
     def _opened_source(self) -> BatchSource:

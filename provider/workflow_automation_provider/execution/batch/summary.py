@@ -78,20 +78,16 @@ def _accepted(error: WorkflowAutomationError, record: BatchRecord) -> Accepted:
 
 def _consequence(error: WorkflowAutomationError, record: BatchRecord) -> str:
     """Return an error's consequence, with the counts of all tries."""
+    if record.is_unread:
+        unread = "Earlier tries may have started runs: what they recorded could not be read."
+        return f"{error.consequence}\n{unread}".lstrip()
+
     counts = record.results.counts
     has_results = counts["total"] != counts["not_started"]
-    consequence = error.consequence
-    if counts["total"] and (has_results or not consequence):
-        consequence = counts_text(counts)
-    elif has_results:  # this try could not read the batch
-        consequence = f"{consequence}\nItems of earlier tries: {_results_text(counts)}."
+    if has_results or (counts["total"] and not error.consequence):
+        return counts_text(counts)
 
-    if record.is_unread:
-        consequence += (
-            "\nEarlier tries may have started runs: what they recorded could not be read."
-        )
-
-    return consequence
+    return error.consequence
 
 
 def where_runs_are(record: BatchRecord, output_path: str = "") -> str:
@@ -198,10 +194,6 @@ def counts_text(counts: BatchCounts, others: str = "not started") -> str:
 
     :param others: what is said of those without one
     """
-    return f"Of {counts['total']} items: {_results_text(counts)}, {counts['not_started']} {others}."
-
-
-def _results_text(counts: BatchCounts) -> str:
     names = ["started"]
     if "success" in counts:
         names = ["success", "failed", "overdue"]
@@ -213,4 +205,5 @@ def _results_text(counts: BatchCounts) -> str:
         names.append("unidentified")
 
     numbers: dict[str, Any] = {**counts}
-    return ", ".join(f"{numbers[name]} {name}" for name in names)
+    known = ", ".join(f"{numbers[name]} {name}" for name in names)
+    return f"Of {counts['total']} items: {known}, {counts['not_started']} {others}."

@@ -43,11 +43,11 @@ def opened(*indexes):
 def state(record):
     """Return what the entries say: the result of each item, None where it has none."""
     record.read()
-    items = [item for item in record.results.in_order() if item["status"] != "not started"]
-    for sent in opened(*(item["index"] for item in items)):
+    items = {index: record.results.get(index) for index in record.results.with_run()}
+    for sent in opened(*items):
         assert record.has(sent)
         assert not record.must_send(sent.index)
-    return {item["index"]: None if item["status"] == "unknown" else item for item in items}
+    return {index: None if item["status"] == "unknown" else item for index, item in items.items()}
 
 
 @st.composite
