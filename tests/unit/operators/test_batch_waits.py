@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import threading
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferr
 from entry_keys import PROBE, batch_key
 from sentences import NOT_RECORDED
 from store_proxy import Fault, StoreProxy
+from workflow_automation_provider.client.redaction import WITHHELD
 from workflow_automation_provider.exceptions import (
     BusyError,
     Code,
@@ -354,6 +356,10 @@ def test_a_batch_is_suspended_and_goes_on_without_its_source(waiting, begin, ser
     assert {name: last[name] for name in ("conn_id", "output_path")} == {
         name: entries[0][name] for name in ("conn_id", "output_path")
     }
+    # A look that finds nothing new writes nothing.
+    with pytest.raises(TaskDeferred):
+        waiting.resume(again)
+    assert entries_of(waiting.store)[-1] == last
     waiting.write(4)
     assert waiting.resume(again)["success"] == 5
     settled = entries_of(waiting.store)[-1]
@@ -539,27 +545,31 @@ def test_an_end_that_cannot_be_read_costs_no_more_than_the_ends(waiting, begin, 
 
 
 def test_after_an_error_no_further_end_is_read_or_awaited(waiting, begin, monkeypatch):
-    deferred = begin(rows(9), max_concurrency=1)
+    deferred = begin(rows(9), max_concurrency=2)
     for n in range(9):
         waiting.write(n)
-    end, read = threading.Event(), []
+    hangs, end, read = threading.Event(), threading.Event(), set()
 
     def hang_after_the_first(mailbox, _):
-        read.append(mailbox.url.rpartition("/")[2])
-        if len(read) == 1:
+        name = mailbox.url.rpartition("/")[2]
+        read.add(name)
+        if name == "0.json":
+            hangs.wait()
             raise NotSentError("The store is down")
-        end.wait()
+        hangs.set()
+        end.wait(5)
 
     monkeypatch.setattr(Mailbox, "read", hang_after_the_first)
     before = {*threading.enumerate()}
-    try:
-        with pytest.raises(NotSentError):
-            waiting.resume(deferred)
-    finally:
-        end.set()
+    began = time.monotonic()
+    with pytest.raises(NotSentError):
+        waiting.resume(deferred)
+    assert time.monotonic() - began < 5
+    end.set()
     for thread in {*threading.enumerate()} - before:
         thread.join()
-    assert read in (["0.json"], ["0.json", "1.json"])
+    # A thread may begin another read before it is told to end.
+    assert read <= {"0.json", "1.json", "2.json"}
 
 
 def test_an_end_that_is_listed_and_missing_is_not_overdue(waiting, begin, monkeypatch):
@@ -721,6 +731,27 @@ def test_nothing_is_sent_where_the_ends_could_not_be_listed(
     assert not service.runs
 
 
+def test_nothing_is_sent_where_a_url_could_not_be_used(
+    waiting, begin, bucket, s3_port, workflow_automation_connect, monkeypatch
+):
+    """The end could be read in transit, or comes when the URL has expired."""
+    resolve = socket.getaddrinfo
+    here = lambda _, *more, **options: resolve("127.0.0.1", *more, **options)  # noqa: E731
+    monkeypatch.setattr(socket, "getaddrinfo", here)
+    store = bucket.connection(s3_port)
+    store["extra"]["endpoint_url"] = f"http://minio:{s3_port}"
+    monkeypatch.setenv(f"AIRFLOW_CONN_{bucket.conn_id.upper()}", json.dumps(store))
+    extra = {"callback_base_url": bucket.url("ends")}
+    workflow_automation_connect(extra=extra)
+    with pytest.raises(InvalidRequestError, match="minio has no TLS"):
+        waiting(rows(1))
+    workflow_automation_connect(extra={**extra, "allow_http": True})
+    with pytest.raises(InvalidRequestError, match="7 days"):
+        waiting(rows(1), completion_timeout=timedelta(days=7))
+    assert not entries_of(waiting.store)
+    begin(rows(1), completion_timeout=timedelta(days=6))
+
+
 def test_needs_a_state_that_lasts(waiting, service, monkeypatch):
     monkeypatch.setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", "True")
     with pytest.raises(InvalidRequestError, match=r"wait_for_completion .* clear_on_success"):
@@ -757,3 +788,16 @@ def test_urls_are_signed_and_shown_nowhere(
     assert waiting.resume(deferred)["success"] == 3
     shown = waiting.output.read_text() + json.dumps(waiting.store.entries) + log()
     assert "X-Amz-Signature" not in shown
+
+
+@pytest.mark.parametrize("part", ["folder", "signature"])
+def test_what_a_service_echoes_of_a_url_is_withheld(waiting, raw_server, bucket, part):
+    def respond(_):
+        url = json.loads(server.local.body)["inputs"]["callback_url"]
+        path, _, query = url.partition("?")
+        echo = query if part == "signature" else path
+        return f"HTTP/1.1 400 Bad Request\r\nContent-Length: {len(echo)}\r\n\r\n{echo}".encode()
+
+    server = raw_server(respond, extra={"callback_base_url": bucket.url("ends")})
+    waiting(rows(1), workflow_automation_conn_id="raw", on_rejected="skip")
+    assert WITHHELD in waiting.items[0]["why"]

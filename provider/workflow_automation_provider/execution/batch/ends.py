@@ -12,12 +12,12 @@ for the run may be at work: so what decides about sending does not look into the
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 import time
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn
 
@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
+# How many ends are read at a time: each may have 64 KiB.
+_READ_AHEAD = 128
+
 
 class BatchEnds:
     """
@@ -92,8 +95,7 @@ class BatchEnds:
             return None
 
         return RunTimeoutError(
-            "The batch was begun without wait_for_completion=True: look at its runs, and mark it.",
-            consequence="The runs were started.",
+            "The batch was begun without wait_for_completion=True: look at its runs, and mark it."
         )
 
     # Before the start -----------------------------------------------------------------------------
@@ -112,9 +114,8 @@ class BatchEnds:
             base = record.folder.rpartition("/")[0]
         if not base or not is_mailbox(base):
             raise InvalidRequestError(
-                "wait_for_completion of a batch needs a mailbox, and the connection's "
-                "callback_base_url is not a folder of an object store.",
-                next_step=f"Set callback_base_url to a folder, such as {MAILBOX_EXAMPLE}.",
+                "wait_for_completion of a batch needs a connection whose callback_base_url is a "
+                f"folder of an object store, such as {MAILBOX_EXAMPLE}."
             )
 
         if not record.folder:
@@ -221,14 +222,12 @@ class BatchEnds:
             time.sleep(POLL_INTERVAL)
 
     def _suspend(self, *, seen: int, awaited: int) -> NoReturn:
-        from workflow_automation_provider.triggers import mailbox
+        from workflow_automation_provider.triggers.mailbox import MailboxFolderTrigger
 
         warn_without_retries(self._record, self._log)
         folder, until = self._record.folder, self._record.until.isoformat()
         raise TaskDeferred(
-            trigger=mailbox.MailboxFolderTrigger(
-                folder, until, mailbox.INTERVAL, seen=seen, awaited=awaited
-            ),
+            trigger=MailboxFolderTrigger(folder, until, seen=seen, awaited=awaited),
             method_name="execute_complete",
             kwargs={"entries": self._record.number_of_entries},
             # The trigger ends before that, unless there is no triggerer.
@@ -258,20 +257,12 @@ class BatchEnds:
         self, items: Iterator[BatchItem], ended: set[int]
     ) -> Iterator[tuple[BatchItem, End | RunFailedError | None]]:
         """Yield items with what their runs wrote, which is read a bounded number ahead."""
-        ahead: deque[tuple[BatchItem, Future[End | RunFailedError | None]]] = deque()
         pool = ThreadPoolExecutor(self._options.max_concurrency)
         try:
-            for item in items:
-                # In order with the others, also where there is nothing to read.
-                ahead.append((item, pool.submit(self._read, item["index"], ended)))
-                if len(ahead) > 2 * self._options.max_concurrency:
-                    first, future = ahead.popleft()
-                    yield first, future.result()
-
-            for item, future in ahead:
-                yield item, future.result()
+            while part := [*itertools.islice(items, _READ_AHEAD)]:
+                yield from pool.map(lambda item: (item, self._read(item["index"], ended)), part)
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False)
 
     def _read(self, index: int, ended: set[int]) -> End | RunFailedError | None:
         """
@@ -307,7 +298,7 @@ class BatchEnds:
             self._log.warning("%s was %s, but its run has ended.", name, item["status"])
 
         settled: BatchItem = {**item}
-        settled.pop("why", None)
+        del settled["why"]
         if isinstance(end, RunFailedError):
             return {**settled, "status": "failed", "why": end.reason}
 
