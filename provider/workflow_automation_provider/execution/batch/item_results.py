@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, cast, get_args
 
-from workflow_automation_provider.exceptions import OutcomeUnknownError
 from workflow_automation_provider.execution.record.entries import StartStatus, run_result
 
 if TYPE_CHECKING:
@@ -178,15 +177,11 @@ class Results:
         One that is unknown since an earlier try stays so, unless this try knows of a run.
         """
         earlier = self.get(index)
-        was_unknown = earlier is not None and earlier["status"] == "unknown"
-        if not earlier or not was_unknown or status not in ("rejected", "not started"):
-            return {"index": index, "status": status, "why": why}
+        starts_no_run = status in ("rejected", "not started")
+        if earlier and earlier["status"] == "unknown" and starts_no_run:
+            return earlier
 
-        if status == "rejected":
-            both = f"{earlier['why']} Later rejected: {why}"
-            earlier["why"] = OutcomeUnknownError(both).reason  # in one line, and cut
-
-        return earlier
+        return {"index": index, "status": status, "why": why}
 
 
 def without_bulk(item: BatchItem) -> BatchItem:
