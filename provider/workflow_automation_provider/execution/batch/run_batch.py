@@ -222,10 +222,7 @@ class BatchExecution:
         :raises InvalidRequestError: if it cannot be a batch
         """
         options = self._options
-        redact: Callable[[str], str] = str
-        if options.key is not None:
-            redact = self._hook.get_conn().redactor.text
-
+        redact = self._hook.get_conn().redactor.text
         reserved = options.callback_input if self._ends.are_awaited else None
         return BatchSource(options.batch, options.flow_id, options.key, redact, reserved)
 
@@ -255,14 +252,11 @@ class BatchExecution:
         :param number: how many they are
         :param template: a request without inputs
         """
-        target = {
+        self._record.target = {
             "conn_id": self._hook.workflow_automation_conn_id,
             "flow_id": template.flow_id,
+            "output_path": self._shown_output,
         }
-        if self._shown_output:
-            target["output_path"] = self._shown_output
-
-        self._record.target = target
         self._log_start(number, template.flow_id)
 
         self._progress = Progress(self._results, self._context, self._log)
