@@ -222,12 +222,14 @@ class BatchEnds:
             time.sleep(POLL_INTERVAL)
 
     def _suspend(self, *, seen: int, awaited: int) -> NoReturn:
-        from workflow_automation_provider.triggers.mailbox import MailboxFolderTrigger
+        from workflow_automation_provider.triggers import mailbox
 
         warn_without_retries(self._record, self._log)
         folder, until = self._record.folder, self._record.until.isoformat()
         raise TaskDeferred(
-            trigger=MailboxFolderTrigger(folder, until, seen=seen, awaited=awaited),
+            trigger=mailbox.MailboxFolderTrigger(
+                folder, until, mailbox.INTERVAL, seen=seen, awaited=awaited
+            ),
             method_name="execute_complete",
             kwargs={"entries": self._record.number_of_entries},
             # The trigger ends before that, unless there is no triggerer.
