@@ -27,7 +27,6 @@ A run may have been started                 look for it            continue, if 
 *The task has not failed*
 It has ended                                how; in doubt, that
 It waits, and the run has ended             it ends by itself
-It waits for a mailbox, without triggerer   that                   the run succeeded; the run failed
 It waits                                    nothing to do          the run succeeded; the run failed
 A run may have been started                 look for it
 None of these                               nothing to do
@@ -110,8 +109,7 @@ def advise_batch(task: TaskNow, batch: KnownBatch, state: RunStatus, is_current:
             " There is no output file, and what lies in "
             f"{batch.folder.partition('?')[0]} is read by nobody."
         )
-        sentence = _of_wait(awaited, has_triggerer=task.has_triggerer)
-        return Advice([sentence], marks("The runs", "", lost))
+        return Advice([_of_wait(awaited)], marks("The runs", "", lost))
     if not task.has_ended:
         return Advice([_NOTHING_TO_DO], ())
 
@@ -150,7 +148,7 @@ def _sentence(task: TaskNow, start: TaskStart) -> Sentence:
         doubt = _left_behind(state) if state is RunStatus.DOUBT else ""
         return Sentence(f"The task {how}. {doubt}".strip(), A_CLEAR)
     if task.is_suspended and start.waits:
-        return _of_run_wait(task, start)
+        return _of_run_wait(start)
     if state is RunStatus.DOUBT:
         return Sentence(f"{_LOOK.capitalize()} The task's log says what its next try does.")
 
@@ -216,7 +214,7 @@ def _what_is_known(start: TaskStart) -> str:
     return f"A run may have been started when the request was sent: {_LOOK}"
 
 
-def _of_run_wait(task: TaskNow, start: TaskStart) -> Sentence:
+def _of_run_wait(start: TaskStart) -> Sentence:
     if start.end:
         return Sentence(
             f"Nothing to do: the run has ended ({start.end}). The task ends once the scheduler "
@@ -224,18 +222,17 @@ def _of_run_wait(task: TaskNow, start: TaskStart) -> Sentence:
         )
 
     if start.unread_mailbox:
-        return _of_wait("the run has written its end", has_triggerer=task.has_triggerer)
+        return _of_wait("the run has written its end")
     return _of_wait("the run calls Airflow")
 
 
-def _of_wait(awaited: str, *, has_triggerer: bool = True) -> Sentence:
+def _of_wait(awaited: str) -> Sentence:
     """
     Return what there is to say of a wait.
 
     :param awaited: what ends it, as a sentence
-    :param has_triggerer: whether a triggerer lives, if one has to look
     """
-    text = f"Nothing to do: the task asks for nothing, and ends once {awaited}."
-    if not has_triggerer:
-        text = f"No triggerer is running: until one is, nothing looks whether {awaited}."
-    return Sentence(text, "If that cannot happen, mark the task as success or failed.")
+    return Sentence(
+        f"Nothing to do: the task asks for nothing, and ends once {awaited}.",
+        "If that cannot happen, mark the task as success or failed.",
+    )

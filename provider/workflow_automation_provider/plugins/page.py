@@ -18,13 +18,11 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
-from airflow.api.common.airflow_health import get_airflow_health
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import (
     DagAccessEntity,
@@ -48,7 +46,6 @@ from workflow_automation_provider.plugins.rendering import RESPONSE_HEADERS, res
 from workflow_automation_provider.plugins.task_starts import RunStatus, TaskNow, TaskStart
 
 if TYPE_CHECKING:
-    from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
     from workflow_automation_provider.plugins.run_view import RunView
@@ -104,10 +101,7 @@ def _flow_runs(request: Request, user: GetUserDep, q: str = "", state: str = "")
         TaskInstance.end_date > datetime.now(UTC) - DOUBT_FOR,
     )
     tasks, has_more = queries.read(
-        TaskInstance.dag_id.in_(dag_ids),
-        or_(is_live, has_failed),
-        queries.HAS_OURS,
-        max_entries=queries.MAX_ENTRIES,
+        TaskInstance.dag_id.in_(dag_ids), or_(is_live, has_failed), queries.HAS_OURS
     )
 
     current = [run for task in tasks for run in task.runs if run.is_current]
@@ -128,14 +122,7 @@ def _flow_runs(request: Request, user: GetUserDep, q: str = "", state: str = "")
         max_rows=MAX_ROWS,
         doubt_days=DOUBT_FOR.days,
         max_tasks=queries.MAX_TASKS,
-        max_entries=queries.MAX_ENTRIES,
     )
-
-
-def _refuse_nul(request: Request) -> None:
-    # No id has one, and PostgreSQL fails on it.
-    if any("\0" in value for value in request.query_params.values()):
-        raise HTTPException(HTTPStatus.BAD_REQUEST, "An id has a NUL character.")
 
 
 def _find_task(
@@ -160,39 +147,21 @@ def _find_task(
 
 
 _TaskDep = Annotated[queries.Task, Depends(_find_task)]
-_of_a_task = [Depends(_refuse_nul), _may_read]
 
 
-@app.get("/task", dependencies=_of_a_task)
+@app.get("/task", dependencies=[_may_read])
 def _execution(request: Request, user: GetUserDep, task: _TaskDep) -> Response:
-    dag_id = task.row.dag_id
-    return tab(
-        task,
-        base=_base(request),
-        may_change=_may(user, dag_id, "PUT", DagAccessEntity.TASK_INSTANCE),
-        may_push=_may(user, dag_id, "POST", DagAccessEntity.XCOM),
-        has_triggerer=task.row.state != TaskInstanceState.DEFERRED or _has_triggerer(),
-    )
+    return tab(task, base=_base(request), may_change=_may_change(user, task.row.dag_id))
 
 
-def tab(
-    task: queries.Task,
-    *,
-    base: str,
-    may_change: bool,
-    may_push: bool = True,
-    has_triggerer: bool = True,
-) -> Response:
+def tab(task: queries.Task, *, base: str, may_change: bool) -> Response:
     """
     Return the tab of a task.
 
     :param base: the path of Airflow's UI, without a slash at its end
     :param may_change: whether the user may do what its actions do
-    :param may_push: whether the user may push an XCom as well
-    :param has_triggerer: whether a triggerer lives
     """
-    now = replace(task.now, has_triggerer=has_triggerer)
-    runs = task.runs
+    now, runs = task.now, task.runs
     starts = _last_of_each_name(runs)
     sentences, actions = advise(now, starts)
     names: list[str | None] = [start.name for start in starts]
@@ -214,7 +183,6 @@ def tab(
         is_waiting=now.is_suspended,
         forgotten=given_keys(starts),
         may_change=may_change,
-        may_push=may_push,
         keeps_state=now.drops_state,
         seen=_fingerprint(now, starts),
         items=queries.items_without_run(task, MAX_ITEMS),
@@ -233,7 +201,7 @@ def _fingerprint(now: TaskNow, starts: Sequence[TaskStart]) -> str:
     return hashlib.sha256(repr(seen).encode(errors="replace")).hexdigest()[:16]
 
 
-@app.get("/task/run", dependencies=_of_a_task)
+@app.get("/task/run", dependencies=[_may_read])
 def flow_run_of_a_person(task: _TaskDep, name: str = "", flow_run: str = "") -> dict[str, str]:
     """
     Return how a run that a person types is shown, and why the task cannot continue with it.
@@ -250,7 +218,7 @@ def flow_run_of_a_person(task: _TaskDep, name: str = "", flow_run: str = "") -> 
     return {"shown": shown_id, "why_not": why}
 
 
-@app.get("/task/others", dependencies=_of_a_task)
+@app.get("/task/others", dependencies=[_may_read])
 def _others(task: _TaskDep) -> list[tuple[str, int]]:
     """Return the other tasks of the DAG run that have a run, or may have one."""
     row = task.row
@@ -269,15 +237,13 @@ def _may_have_run(task: queries.Task) -> bool:
     return any(run.state not in (RunStatus.IDLE, RunStatus.STOPPED) for run in current)
 
 
-def _has_triggerer() -> bool:
-    return bool(get_airflow_health()["triggerer"]["status"] == "healthy")
-
-
-def _may(user: BaseUser, dag_id: str, method: ResourceMethod, what: DagAccessEntity) -> bool:
-    """Return whether Airflow lets a user do something with the tasks of a DAG."""
-    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+def _may_change(user: BaseUser, dag_id: str) -> bool:
+    """Return whether Airflow lets a user clear or mark the tasks of a DAG."""
     return get_auth_manager().is_authorized_dag(
-        method=method, access_entity=what, details=details, user=user
+        method="PUT",
+        access_entity=DagAccessEntity.TASK_INSTANCE,
+        details=DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id)),
+        user=user,
     )
 
 

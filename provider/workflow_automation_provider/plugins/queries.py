@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 MAX_TASKS = 5000
 """How many tasks are read: the newest."""
 
-MAX_ENTRIES = 1000
-"""How many entries of one task are read for the page of all runs: the newest."""
-
 MAX_VALUE = 256 * 1024
 """How many characters the longest entry has that is read."""
 
@@ -91,22 +88,19 @@ class Task(NamedTuple):
         return run_views(self.row, self.now, self.entries)
 
 
-def read(*conditions: Any, max_entries: int | None = None) -> tuple[list[Task], bool]:
+def read(*conditions: Any) -> tuple[list[Task], bool]:
     """
     Return the newest tasks, and whether there is more that was not read.
 
     :param conditions: which tasks
-    :param max_entries: how many entries of each are read at most, None for all
     """
     with create_session() as session:
         rows = session.execute(_tasks_query(conditions).limit(MAX_TASKS + 1)).all()
         tasks = {_place(row): Task(row, {}) for row in rows[:MAX_TASKS]}
-        _read_starts(session, tasks, max_entries)
+        _read_starts(session, tasks)
         _read_batches(session, tasks)
 
-    found = list(tasks.values())
-    has_more = len(rows) > MAX_TASKS or any(len(task.entries) == max_entries for task in found)
-    return found, has_more
+    return list(tasks.values()), len(rows) > MAX_TASKS
 
 
 def _tasks_query(conditions: Iterable[Any]) -> Select[Any]:
@@ -129,18 +123,10 @@ def _entries_query(*conditions: Any) -> Select[Any]:
     return query.where(*conditions)
 
 
-def _read_starts(
-    session: Session, tasks: Mapping[Any, Task], max_entries: int | None = None
-) -> None:
+def _read_starts(session: Session, tasks: Mapping[Any, Task]) -> None:
     """Add the entries of tasks without a batch: a start is older than the rest of its entries."""
     ids = [task.row.id for task in tasks.values() if not task.row.batch]
-    query = _entries_query(TaskInstance.id.in_(ids), _IS_OURS)
-    if max_entries:
-        of_task = func.row_number().over(partition_by=_place(Store), order_by=Store.id.desc())
-        numbered = query.add_columns(of_task.label("number")).subquery()
-        query = select(numbered).where(numbered.c.number <= max_entries)
-
-    for entry in session.execute(query):
+    for entry in session.execute(_entries_query(TaskInstance.id.in_(ids), _IS_OURS)):
         tasks[_place(entry)].entries[entry.key] = json_value(entry.value)
 
 

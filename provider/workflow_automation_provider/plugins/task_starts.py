@@ -48,7 +48,6 @@ class TaskNow:
     :param state: its state, None if it has none yet
     :param ended_at: when its last try ended
     :param drops_state: whether a Clear drops the entries, unless a person has ticked a box
-    :param has_triggerer: whether a triggerer lives
     """
 
     state: str | None
@@ -56,7 +55,6 @@ class TaskNow:
     max_tries: int
     ended_at: datetime | None = None
     drops_state: bool = False
-    has_triggerer: bool = True
 
     @property
     def has_failed(self) -> bool:

@@ -113,11 +113,8 @@ ROWS = {
     "skipped in doubt": (task("skipped"), known(), []),
     "removed": (task("removed"), known(NAMED), []),
     "waits, has ended": (task("awaiting_input"), waits(NAMED, SUCCEEDED_7), []),
-    "waits, no triggerer": (
-        task("deferred", has_triggerer=False), waits(NAMED, mailbox=MAILBOX), [SUCCEED, FAIL],
-    ),
     "waits for a mailbox": (task("deferred"), waits(NAMED, mailbox=MAILBOX), [SUCCEED, FAIL]),
-    "waits": (task("awaiting_input", has_triggerer=False), waits(NAMED), [SUCCEED, FAIL]),
+    "waits": (task("awaiting_input"), waits(NAMED), [SUCCEED, FAIL]),
     "waits for something else": (task("awaiting_input"), known(NAMED, name="a"), []),
     "doubt, retried": (task("up_for_retry"), known(), []),
     "at work": (task("running"), known(NAMED), []),
@@ -138,10 +135,6 @@ BATCHES = {
     "at work": (True, RunStatus.WAITING, task("running"), KnownBatch(), []),
     "waits": (
         True, RunStatus.WAITING, task("deferred"), KnownBatch(f"{FOLDER}?secret"), [SUCCEED, FAIL]
-    ),
-    "waits, no triggerer": (
-        True, RunStatus.WAITING, task("deferred", has_triggerer=False), KnownBatch(FOLDER),
-        [SUCCEED, FAIL],
     ),
     "runs failed": (True, RunStatus.ENDED, task(), KnownBatch(FOLDER, has_ends=True), [SUCCEED]),
     "marked": (True, RunStatus.DOUBT, task("success"), KnownBatch(FOLDER, has_ends=True), []),
