@@ -120,16 +120,10 @@ class UploadBody:
         self._length += length
         self.files.append(element)
 
-    def stream(self, sent: Callable[[int], None] = lambda _: None) -> Generator[bytes]:
-        """
-        Yield its bytes, from the beginning each time; closing the generator ends all reading.
-
-        :param sent: called with the size of each part, as it is about to be sent
-        """
+    def stream(self) -> Generator[bytes]:
+        """Yield its bytes, from the beginning each time; closing the generator ends all reading."""
         with self._reading() as reading:
-            for encoded in self._encoded(reading):
-                sent(len(encoded))
-                yield encoded
+            yield from self._encoded(reading)
 
     @contextmanager
     def _reading(self) -> Iterator[Reading | None]:

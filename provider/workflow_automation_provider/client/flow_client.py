@@ -98,19 +98,16 @@ class FlowClient:
         """
         return self._send(request, results.read_run, before_last_byte=before_last_byte)
 
-    def upload(
-        self, request: protocol.Request, *, sent: Callable[[int], None] = lambda _: None
-    ) -> str:
+    def upload(self, request: protocol.Request) -> str:
         """
         Upload files: send the request of an upload, once.
 
-        :param sent: called with the size of each part of the body, as it is about to be sent
         :return: the service's response
         :raises FileUnavailableError: if a file is missing, or changes while it is sent
         :raises WorkflowAutomationError: if the request did not succeed, see
             :data:`~.responses.statuses.ROWS`
         """
-        return self._send(request, results.read_upload, sent=sent)
+        return self._send(request, results.read_upload)
 
     def _send(
         self,
@@ -118,7 +115,6 @@ class FlowClient:
         read: Callable[..., _Result],
         *,
         before_last_byte: Callable[[], None] | None = None,
-        sent: Callable[[int], None] = lambda _: None,
     ) -> _Result:
         """
         Send a request, and return what its response says.
@@ -127,7 +123,7 @@ class FlowClient:
         """
         progress = SendProgress(self._settings.timeout, lambda: self._stopped, before_last_byte)
         headers = self._headers_of(request)
-        with closing(request.stream(sent)) as content:
+        with closing(request.stream()) as content:
             try:
                 response = self._response(
                     progress, "POST", request.url, content=content, headers=headers

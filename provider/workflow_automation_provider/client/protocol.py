@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -94,16 +94,12 @@ class Request:
         """The name of the request in logs and errors."""
         return f"POST {self.url}"
 
-    def stream(self, sent: Callable[[int], None]) -> Generator[bytes]:
-        """
-        Yield the body; closing the generator closes the files of an upload.
-
-        :param sent: called with the size of each part of an upload, as it is about to be sent
-        """
+    def stream(self) -> Generator[bytes]:
+        """Yield the body; closing the generator closes the files of an upload."""
         if isinstance(self.content, bytes):
             yield self.content
         else:
-            yield from self.content.stream(sent)
+            yield from self.content.stream()
 
 
 class Response(NamedTuple):

@@ -57,15 +57,11 @@ _KEPT_RESPONSE = 2000
 _KEPT_NAMES = 20
 _KEPT_REQUESTS = 20
 
-_LOGGED_NAMES = 10
-
 # In place of the run_id, to check what can be checked before there is one.
 _ANY_RUN = "0"
 
-# Seconds between two lines of progress.
+# Seconds between two lines of the log that say how far an upload is.
 _INTERVAL = 15.0
-
-_MIB = 1024 * 1024
 
 
 class UploadEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -220,12 +216,13 @@ class Uploader:
             return earlier
 
         requests = self._prepared(run_id, flow_id)
+        names = ", ".join(name or "a mapping" for name in _names_of(self.elements))
         self._log.info(
-            "Uploading %s of %s for run %s: %s.",
-            _count_of(self.elements),
-            mebibytes(_size_of(self.elements)),
+            "Uploading for run %s: %d elements of %d bytes. The first: %s.",
             run_id,
-            _names_of(self.elements),
+            len(self.elements),
+            _size_of(self.elements),
+            names,
         )
         file_format = self._file_format or self._hook.extra.file_format
         warn_of_repeated_names(requests, file_format, self._log)
@@ -273,11 +270,9 @@ class Uploader:
     ) -> UploadResult:
         """Send the requests that no earlier try sent; return the result of all of them."""
         confirmed, responses = self._confirmed(digest, len(requests))
-        left = requests[confirmed:]
-        progress = UploadProgress(sum(len(request.content) for request in left), self._log)
-
-        for number, request in enumerate(left, start=confirmed + 1):
-            response = self._send(request, progress)[:_KEPT_RESPONSE]
+        logged_at = time.monotonic()
+        for number, request in enumerate(requests[confirmed:], start=confirmed + 1):
+            response = self._send(request)[:_KEPT_RESPONSE]
             responses = [*responses, response][:_KEPT_REQUESTS]
             is_last = number == len(requests)
             entry = UploadEntry(digest, number, responses)
@@ -286,7 +281,9 @@ class Uploader:
                 entry = replace(entry, max_tries=self._max_tries, result=result)
 
             self._confirm(entry)
-            if is_last or progress.is_due():
+            now = time.monotonic()
+            if is_last or now - logged_at >= _INTERVAL:
+                logged_at = now
                 self._log.info(
                     "Request %d of %d confirmed. The service said: %s",
                     number,
@@ -313,15 +310,11 @@ class Uploader:
         self._log.info("An earlier try sent %d of %d requests.", confirmed, count)
         return confirmed, entry.responses
 
-    def _send(self, request: Request, progress: UploadProgress) -> str:
-        sent_before = progress.done
-
-        def send() -> str:
-            progress.done = sent_before
-            return self._hook.get_conn().upload(request, sent=progress.sent)
-
+    def _send(self, request: Request) -> str:
         try:
-            return self._retrier.send(send, retry_unknown=True)
+            return self._retrier.send(
+                lambda: self._hook.get_conn().upload(request), retry_unknown=True
+            )
         except FileUnavailableError as error:
             # Such as one that changed while it was read.
             raise error.with_facts(consequence=nothing_done(request)) from error.__cause__
@@ -335,41 +328,6 @@ class Uploader:
                 "The request was confirmed, but that could not be recorded: a retry would repeat "
                 "it."
             )
-
-
-class UploadProgress:
-    """
-    Log how much of an upload is sent, every 15 seconds: nothing for a short one.
-
-    :param size: size of all bodies, in bytes
-    """
-
-    done = 0
-    """How many bytes were sent."""
-
-    def __init__(self, size: int, log: Any) -> None:
-        self._size = size
-        self._log = log
-        self._logged = time.monotonic()
-
-    def sent(self, size: int) -> None:
-        """Count bytes that were sent."""
-        self.done += size
-        if self.done < self._size and self.is_due():
-            self._log.info(
-                "Sent %s of %s (%d %%).",
-                mebibytes(self.done),
-                mebibytes(self._size),
-                100 * self.done / self._size,
-            )
-
-    def is_due(self) -> bool:
-        """Return whether a line is to be logged; the next one is due 15 seconds later."""
-        now = time.monotonic()
-        if now - self._logged < _INTERVAL:
-            return False
-        self._logged = now
-        return True
 
 
 def _digest(target: list[Any], requests: Sequence[Request]) -> str:
@@ -407,22 +365,11 @@ def _identity_of(element: File | bytes) -> bytes:
 
 def _summary_of(request: Request, response: str) -> UploadRequest:
     return {
-        "files": [_name_of(element) for element in request.files[:_KEPT_NAMES]],
+        "files": _names_of(request.files),
         "count": len(request.files),
         "bytes": _size_of(request.files),
         "response": response,
     }
-
-
-def mebibytes(size: float) -> str:
-    """Format a number of bytes in MiB, or in bytes below 0.1 MiB."""
-    if size < _MIB / 10:
-        return f"{size:.0f} bytes"
-    return f"{size / _MIB:,.1f} MiB"
-
-
-def _count_of(elements: Sequence[object]) -> str:
-    return "1 file" if len(elements) == 1 else f"{len(elements):,} files"
 
 
 def _size_of(elements: Iterable[object]) -> int:
@@ -430,15 +377,9 @@ def _size_of(elements: Iterable[object]) -> int:
     return sum(element.size for element in elements if isinstance(element, File))
 
 
-def _name_of(element: object) -> str | None:
-    """Return the name of a file, as logs and XComs can show it; None for a mapping."""
-    return one_line(element.name) if isinstance(element, File) else None
-
-
-def _names_of(elements: Sequence[Element]) -> str:
-    """Return the first names of elements, as text."""
-    names = ", ".join(_name_of(element) or "a mapping" for element in elements[:_LOGGED_NAMES])
-    more = len(elements) - _LOGGED_NAMES
-    if more <= 0:
-        return names
-    return f"{names} and {more:,} more"
+def _names_of(elements: Sequence[object]) -> list[str | None]:
+    """Return the first names of files, as logs and XComs can show them; None for a mapping."""
+    return [
+        one_line(element.name) if isinstance(element, File) else None
+        for element in elements[:_KEPT_NAMES]
+    ]

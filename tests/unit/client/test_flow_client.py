@@ -18,7 +18,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.testing import LocalService
 
-from .conftest import KEY, check, client_of, trigger_flow, upload_requests
+from .conftest import KEY, check, client_of
 
 RESULTS = "workflow_automation_provider.client.responses.results"
 
@@ -142,18 +142,6 @@ def test_close_that_fails_does_not_lose_the_run(client, trigger, monkeypatch):
         patch.setattr(socket.socket, "close", fail_to_close)
         assert type(trigger.send(client)) is Run
     assert failed
-
-
-def test_callback_that_fails(service, client):
-    trigger_flow(client, {}, "demo-flow")
-    (request,) = upload_requests(client, "1001", [{"x": "y" * 100_000}] * 3, "demo-flow")
-
-    def sent(size):
-        raise ValueError("no display")
-
-    with pytest.raises(NotSentError, match="ValueError: no display"):
-        client.upload(request, sent=sent)
-    assert service.uploads == []
 
 
 def test_response_that_cannot_be_read_leaves_a_doubt(client, trigger, monkeypatch):
