@@ -212,10 +212,6 @@ def moves_the_service(_):
     os.environ.update(elsewhere())
 
 
-def names_another_connection(task):
-    task.operator = trigger(files=FILES, workflow_automation_conn_id="another")
-
-
 def writes_its_file(_):
     FILE.parent.mkdir()
     FILE.touch()
@@ -401,9 +397,6 @@ CASES: dict[str, list[Callable[[Tries], object]]] = {
     ),
     "a connection that is gone when the run failed": in_world(
         waits(), says("failed"), loses_its_connection, tries_again
-    ),
-    "another connection before the upload": in_world(
-        trigger(files=FILES), names_another_connection, tries_again, lost_before_upload=True
     ),
     "another service before the upload": in_world(
         trigger(files=FILES), moves_the_service, tries_again, lost_before_upload=True

@@ -66,9 +66,6 @@ def _check(name: str, base: str, hook: WorkflowAutomationHook) -> None:
             )
 
     host = urlsplit(base).hostname or ""
-    if host.lower() == "none":
-        raise InvalidRequestError(f"{name} is the text of None.")
-
     service = urlsplit(hook.get_conn().base_url).hostname or ""
     if is_loopback(host) and not is_loopback(service):
         raise InvalidRequestError(

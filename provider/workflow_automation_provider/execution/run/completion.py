@@ -80,11 +80,10 @@ class CompletionWait:
         :raises RunFailedError: if the run failed, or was told to stop
         :raises RunTimeoutError: if no result was reported in time
         :raises InvalidRequestError: if the task has adopted the run, and another one has the task
-        :raises ConnectionUnusableError: if the run has ended, but the connection cannot be used; or
-            if the trigger has failed
+        :raises ConnectionUnusableError: if the run has ended, but the connection cannot be used; if
+            the trigger has failed; or if the mailbox cannot be read, where there is no trigger
         :raises BaseException: Airflow's signal to suspend the task
         """
-        problem = ""
         while not known.reports.end:
             left = self._left(known)
             if left <= timedelta():
@@ -107,14 +106,7 @@ class CompletionWait:
                 )
 
             time.sleep(POLL_INTERVAL)
-            try:
-                known = self._look(known)
-            except ConnectionUnusableError as error:
-                # It may pass, as for the trigger.
-                if error.message != problem:
-                    self._tools.log.warning(error.message)
-
-                problem = error.message
+            known = self._look(known)
 
         return self._ended(known, known.reports.end)
 
@@ -173,13 +165,7 @@ class CompletionWait:
         )
 
     def _overdue(self, known: KnownStart) -> RunTimeoutError:
-        run = self._tools.run_of(known)
-        where = "the workflow's list of runs"
-        if "run_link" in run:
-            where = run["run_link"]
-        elif "run_id" in run:
-            where = f"run {run['run_id']}"
-
+        where = self._tools.run_of(known).get("run_link", "the run")
         timeout = known.until - known.since
         when = f"within completion_timeout ({timeout})"
         if known.start.mailbox and known.start.run:
@@ -348,12 +334,9 @@ def _last_step_text(start: Start) -> str:
     if start.mailbox:
         return f"If it has ended, look whether its last step wrote {start.mailbox}, or its error."
 
-    at = ""
-    if start.callback_url:
-        at = f" at {start.callback_url}"
     return (
         "If its last step failed to call back, look at its error, and whether the service reaches "
-        f"Airflow{at}."
+        f"{start.callback_url}."
     )
 
 

@@ -43,18 +43,11 @@ if TYPE_CHECKING:
     from workflow_automation_provider.client.files import Element
     from workflow_automation_provider.exceptions import WorkflowAutomationError
     from workflow_automation_provider.execution.record.entries import RunResult
-    from workflow_automation_provider.execution.record.start_decision import (
-        KnownStart,
-        StartOptions,
-    )
+    from workflow_automation_provider.execution.record.start_decision import StartOptions
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.execution.upload import Uploader
     from workflow_automation_provider.hooks.files.sources import FileSource
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
-
-
-def _other_connection(what: str, mend: str) -> ConnectionUnusableError:
-    return ConnectionUnusableError(f"{what}: its files are uploaded there.", next_step=mend)
 
 
 class TriggerExecution:
@@ -146,13 +139,6 @@ class TriggerExecution:
         """
         assert self.run is not None  # noqa: S101
         known = self._starter.known
-        if self._is_other_connection(known) and not self._uploads_files:
-            self._tools.retrier.log.warning(
-                "The run was started by connection %s: %s is not used for it.",
-                known.start.conn_id,
-                self._tools.hook.workflow_automation_conn_id,
-            )
-
         # As recorded when the run was started, whatever the DAG says now.
         if not known.start.wait_for_completion:
             if self._tools.options.wait_for_completion or self._tools.options.is_resumed:
@@ -185,11 +171,6 @@ class TriggerExecution:
         self._xcoms.keep_link(run)
         if begins_to_wait or self._uploads_files:
             self._xcoms.push_link()
-
-    def _is_other_connection(self, known: KnownStart) -> bool:
-        """Return whether the DAG names another connection than the run was started by."""
-        conn_id = known.start.conn_id
-        return conn_id not in (None, self._tools.hook.workflow_automation_conn_id)
 
     # Start --------------------------------------------------------------------------------------
 
@@ -282,22 +263,15 @@ class TriggerExecution:
         :raises WorkflowAutomationError: if they could not be uploaded
         """
         known = self._starter.known
-        if self._is_other_connection(known):
-            raise _other_connection(
-                f"workflow_automation_conn_id is {self._tools.hook.workflow_automation_conn_id!r}, "
-                f"and the run was started by {known.start.conn_id!r}",
-                "Name the connection that started the run.",
-            )
-
         with usable_connection("The run was started"):
             run = known.run(redactor_for(self._tools.hook, known.start.conn_id))
             origin = origin_of(self._tools.hook.get_conn().base_url)
 
         if known.start.origin not in ("", origin):
-            raise _other_connection(
+            raise ConnectionUnusableError(
                 f"The connection's base URL is at {origin}, and the run was started at "
-                f"{known.start.origin}",
-                "Correct the connection's base URL.",
+                f"{known.start.origin}: its files are uploaded there.",
+                next_step="Correct the connection's base URL.",
             )
 
         if "run_id" not in run:
