@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from workflow_automation_provider.client.wording import run_text
@@ -21,7 +21,6 @@ from workflow_automation_provider.exceptions import (
     RunTimeoutError,
     WorkflowAutomationError,
 )
-from workflow_automation_provider.execution.record.callback import MARGIN
 from workflow_automation_provider.execution.record.entries import (
     REPORT,
     End,
@@ -297,7 +296,7 @@ class StartRecord(TaskRecord):
 
         return self.look(known, certainly=True)._replace(is_settled=True)
 
-    def adopt(self, run: RunResult, last: KnownStart | None, **wait: float | None) -> KnownStart:
+    def adopt(self, run: RunResult, last: KnownStart | None, **wait: float) -> KnownStart:
         """
         Record that the task adopts the run that a person gives it; return what is known by then.
 
@@ -318,7 +317,6 @@ class StartRecord(TaskRecord):
             fields["mailbox"] = before.mailbox
             if before.mailbox:
                 wait.pop("heartbeat_timeout", None)  # its run can report nothing but its end
-                wait["completion_timeout"] = _left_to_write(before, wait)
 
             fields["issuer"] = before.issuer or before.place
 
@@ -389,19 +387,3 @@ def _unread(
         flow_id=known.start.flow_id,
         run_id=run_id,
     )
-
-
-def _left_to_write(start: Start, wait: Mapping[str, float | None]) -> float | None:
-    """
-    Return how many seconds the task waits for a run that has the URL of an earlier start.
-
-    No longer than the URL can be used: it was signed when that start was recorded.
-    """
-    timeout = wait.get("completion_timeout")
-    if timeout is None or start.completion_timeout is None:
-        return timeout
-
-    # That of a start that has adopted its run is bounded already.
-    margin = timedelta() if start.run else MARGIN
-    until = start.at + timedelta(seconds=start.completion_timeout) + margin
-    return min(timeout, max((until - datetime.now(UTC)).total_seconds(), 0.0))

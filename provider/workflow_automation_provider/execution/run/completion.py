@@ -167,12 +167,9 @@ class CompletionWait:
     def _overdue(self, known: KnownStart) -> RunTimeoutError:
         where = self._tools.run_of(known).get("run_link", "the run")
         timeout = known.until - known.since
-        when = f"within completion_timeout ({timeout})"
-        if known.start.mailbox and known.start.run:
-            when = f"by {known.until:%H:%M:%S}, after which the run cannot write to its mailbox"
-
         overdue = RunTimeoutError(
-            f"No result was reported {when}. {self._reports_text(known)}",
+            f"No result was reported within completion_timeout ({timeout}). "
+            f"{self._reports_text(known)}",
             next_step=f"Look at {where}.\n{_last_step_text(known.start)}",
             **self._ids(known),
         )

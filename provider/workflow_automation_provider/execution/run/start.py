@@ -234,12 +234,6 @@ class RunStarter:
             one_line(run["run_id"]),
         )
         known = self._tools.record.adopt(run, last, **self._tools.options.wait_fields)
-        if known.start.mailbox and known.start.wait_for_completion:
-            self._tools.log.info(
-                "The task waits until %s at the latest: the run cannot write to its mailbox later.",
-                known.until.isoformat(timespec="seconds"),
-            )
-
         return self._return(known)
 
     def _return_last(self) -> RunResult:
