@@ -25,7 +25,8 @@ The body is read once the token is known, and parsed off the event loop: a calle
 costs two queries by primary key. No transaction is open while a slow client sends. A token that was
 never given out gets the same response as one that no longer counts.
 
-A call that is refused for its body leaves its time and why in the record, so that people find out.
+A call that is refused for what is in its body leaves its time and why in the record, so that
+people find out.
 
 Neither the token nor the body is ever logged, and what is stored of a body does not contain the
 token.
@@ -34,7 +35,6 @@ token.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 import traceback
@@ -89,8 +89,7 @@ async def _callback(request: Request) -> Response:
         if issued is None:
             return _response(*_RESPONSES[Verdict.STOP])
 
-        body = await _body_or_note(request, issued)
-        return await _in_thread(_handle, token, issued, body)
+        return await _in_thread(_handle, token, issued, await _body(request))
     except HTTPException:
         raise
     except TimeoutError:
@@ -109,21 +108,6 @@ def _token(request: Request) -> str:
     """Return the token of a request, empty unless it has just one."""
     tokens = request.query_params.getlist("token")
     return tokens[0] if len(tokens) == 1 and is_token(tokens[0]) else ""
-
-
-async def _body_or_note(request: Request, token: callback_store.IssuedToken) -> bytes:
-    """
-    Return the body of a request.
-
-    :raises HTTPException: if it is too large, or not complete in time; that is noted
-    """
-    try:
-        return await _body(request)
-    except HTTPException as error:
-        with contextlib.suppress(TimeoutError):
-            await _in_thread(_note_refusal, token, error.status_code, error.detail)
-
-        raise
 
 
 async def _rejected(_request: Request, error: Exception) -> Response:
@@ -180,11 +164,12 @@ async def _in_thread(function: Callable[..., _T], *args: Any) -> _T:
 
 
 def _handle(token: str, issued: callback_store.IssuedToken, body: bytes) -> Response:
+    if len(body) > MAX_BODY:
+        return _refused(issued, 413, f"The body is larger than {MAX_BODY} bytes.")
     try:
         report = without_token(parse(body), token)
     except ValueError as error:
-        _note_refusal(issued, 400, str(error))
-        return _response(400, str(error))
+        return _refused(issued, 400, str(error))
 
     verdict, end = callback_store.respond(issued, report)
     if verdict is Verdict.OTHER_END and end:
@@ -194,22 +179,29 @@ def _handle(token: str, issued: callback_store.IssuedToken, body: bytes) -> Resp
     return _response(*_RESPONSES[verdict])
 
 
-def _note_refusal(token: callback_store.IssuedToken, status: int, why: str) -> None:
+def _refused(issued: callback_store.IssuedToken, status: int, why: str) -> Response:
     """Store why a call is refused; if it cannot be stored, the response still says it."""
     try:
-        callback_store.note_refusal(token, f"{status}: {why}")
+        callback_store.note_refusal(issued, f"{status}: {why}")
     except UnavailableError as error:
         _logger.warning("A refused callback could not be noted: %s", error)
 
+    return _response(status, why)
+
 
 async def _body(request: Request) -> bytes:
+    """
+    Return the body of a request; of one that is too large, the beginning.
+
+    :raises HTTPException: if it is not complete in time
+    """
     body = bytearray()
     try:
         async with asyncio.timeout(_TIMEOUT):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > MAX_BODY:
-                    raise HTTPException(413, f"The body is larger than {MAX_BODY} bytes.")
+                    break
     except (TimeoutError, ClientDisconnect):
         reason = f"The body was not complete after {_TIMEOUT:.0f} seconds."
         raise HTTPException(408, reason, {"connection": "close"}) from None
