@@ -43,7 +43,7 @@ class Tab(NamedTuple):
 
     @property
     def text(self) -> str:
-        return self.advice.sentences[0].text
+        return self.advice.sentences[0]
 
     @property
     def kinds(self) -> set[ActionKind]:
@@ -52,9 +52,8 @@ class Tab(NamedTuple):
     @property
     def denies_run(self) -> bool:
         """Whether it says that there may be no run."""
-        first, actions = self.advice.sentences[0], self.advice.actions
-        words = " ".join([first.text, first.by_hand, *(action.label for action in actions)])
-        return "No run was started" in words or "none was started" in words
+        words = [self.text, *(action.label for action in self.advice.actions)]
+        return "No run was started" in " ".join(words)
 
 
 class People(Task):

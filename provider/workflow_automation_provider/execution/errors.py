@@ -211,7 +211,7 @@ def how_to_continue(run_id: str | None = None, name: str = "") -> str:
     return (
         "continue with that run.\n"
         "A Clear alone starts another: open the tab Flow run, choose Continue with this run.\n"
-        f"Or {how_to_enter(run_id, name, drops_state=clear_drops_state())}"
+        f"Or {_how_to_enter(run_id, name)}"
     )
 
 
@@ -227,20 +227,14 @@ def clear_drops_state() -> bool:
     return hasattr(RetryDecision, "reschedule")
 
 
-def how_to_enter(run_id: str | None = None, name: str = "", *, drops_state: bool) -> str:
-    """
-    Say how a person gives a task its run in the tab Storage, as :func:`how_to_continue` does.
-
-    :param run_id: the run, None or empty if the person has to find it
-    :param name: the name of a start within the task
-    :param drops_state: as :func:`clear_drops_state` returns it
-    """
+def _how_to_enter(run_id: str | None, name: str) -> str:
+    """Say how a person gives a task its run in the tab Storage."""
     # Not at the top: each DAG file imports this module.
     from workflow_automation_provider.execution.record.entries import adopted_key
 
     value = json.dumps(run_id or "RUN_ID", ensure_ascii=False)
     how = f"set {adopted_key(name)} to {value} (with quotes) in the tab Storage, then clear."
-    return f"{how}\n{TICK}" if drops_state else how
+    return f"{how}\n{TICK}" if clear_drops_state() else how
 
 
 # The message of a run ---------------------------------------------------------------------------

@@ -42,8 +42,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from workflow_automation_provider.execution.errors import TICK, how_to_enter
-from workflow_automation_provider.execution.record.entries import adopted_key
+from workflow_automation_provider.execution.errors import TICK
 from workflow_automation_provider.plugins.actions import (
     A_CLEAR,
     Action,
@@ -64,29 +63,18 @@ _LOOK = "look in the workflow's list of runs."
 _SINCE = "This is from before the task was cleared or made again."
 
 
-class Sentence(NamedTuple):
-    """
-    What is said of a start.
-
-    :param text: what is known, and what to look for
-    :param by_hand: how to do by hand what the actions do; empty if there is nothing to do
-    """
-
-    text: str
-    by_hand: str = ""
-
-
-_NOTHING_TO_DO = Sentence("Nothing to do: the task goes on by itself.")
+_NOTHING_TO_DO = "Nothing to do: the task goes on by itself."
 
 
 class Advice(NamedTuple):
     """
     What is said of each start, in their order, and what a person may do with the task.
 
+    :param sentences: what is known, and what to look for
     :param actions: the one that comes first in mind is the first
     """
 
-    sentences: Sequence[Sentence]
+    sentences: Sequence[str]
     actions: Sequence[Action]
 
 
@@ -102,7 +90,7 @@ def advise(task: TaskNow, starts: Sequence[TaskStart]) -> Advice:
 def advise_batch(task: TaskNow, batch: KnownBatch, state: RunStatus, is_current: bool) -> Advice:
     """Return what is said of a batch, and what a person may do: mark its task."""
     if not is_current:
-        return Advice([Sentence(f"{_SINCE} It starts all items again.")], ())
+        return Advice([f"{_SINCE} It starts all items again."], ())
     if state is RunStatus.WAITING and task.is_suspended:
         awaited = "all runs have written their ends, or the time is up"
         lost = (
@@ -125,32 +113,32 @@ def advise_batch(task: TaskNow, batch: KnownBatch, state: RunStatus, is_current:
         label = "Go on with these ends: mark as success"
         question = "Marks the task as success. The next tasks get the output file."
         actions = [Action(ActionKind.SUCCEED, label, question)]
-    return Advice([Sentence("\n".join(lines))], actions)
+    return Advice(["\n".join(lines)], actions)
 
 
-def _sentence(task: TaskNow, start: TaskStart) -> Sentence:
+def _sentence(task: TaskNow, start: TaskStart) -> str:
     state = state_of(task, start)
     if not start.counts(task):
-        return Sentence(f"{_SINCE} {_left_behind(state)}".strip())
+        return f"{_SINCE} {_left_behind(state)}".strip()
     if start.given is not None:
         return _of_given(task, start)
     if start.known is None:
-        return Sentence(
+        return (
             "An entry of this start cannot be read here: the task's log and its tab Storage have "
             "more."
         )
 
     if task.has_failed:
-        return _of_failed(task, start, state)
+        return _of_failed(start, state)
     if task.has_ended:
         how = {"success": "succeeded", "skipped": "was skipped"}.get(str(task.state), "has ended")
         # Such as by a dagrun_timeout, or a mark of the DAG run.
-        doubt = _left_behind(state) if state is RunStatus.DOUBT else ""
-        return Sentence(f"The task {how}. {doubt}".strip(), A_CLEAR)
+        doubt = f" {_left_behind(state)}" if state is RunStatus.DOUBT else ""
+        return f"The task {how}.{doubt}\n{A_CLEAR}"
     if task.is_suspended and start.waits:
         return _of_run_wait(start)
     if state is RunStatus.DOUBT:
-        return Sentence(f"{_LOOK.capitalize()} The task's log says what its next try does.")
+        return f"{_LOOK.capitalize()} The task's log says what its next try does."
 
     return _NOTHING_TO_DO
 
@@ -164,43 +152,27 @@ def _left_behind(state: RunStatus) -> str:
     return ""
 
 
-def _of_given(task: TaskNow, start: TaskStart) -> Sentence:
+def _of_given(task: TaskNow, start: TaskStart) -> str:
     """Return what there is to say of a run that a person has given the task."""
     run_id, why = given_run(start)
     what = f"Run {run_id} is given to this task"
     if why:
-        text = f"{what}, but it cannot continue with that run: {why}." if run_id else why
-        key = adopted_key(start.name)
-        return Sentence(text, f"Delete the entry {key} in the tab Storage.")
+        return f"{what}, but it cannot continue with that run: {why}." if run_id else why
     if not task.has_ended:
-        return Sentence(f"{what}: its next try continues with it.")
+        return f"{what}: its next try continues with it."
     if task.drops_state:
-        return Sentence(f"{what}: a Clear continues with it. {TICK}")
-    return Sentence(f"{what}: a Clear continues with it.")
+        return f"{what}: a Clear continues with it. {TICK}"
+    return f"{what}: a Clear continues with it."
 
 
-def _of_failed(task: TaskNow, start: TaskStart, state: RunStatus) -> Sentence:
+def _of_failed(start: TaskStart, state: RunStatus) -> str:
     if start.end == "failed":
-        return Sentence("The run failed. Fix the cause, then start another run.", A_CLEAR)
+        return "The run failed. Fix the cause, then start another run."
     if state is RunStatus.STOPPED:
-        return Sentence("The run is told to stop when it asks Airflow.", A_CLEAR)
+        return "The run is told to stop when it asks Airflow."
     if state is RunStatus.IDLE:
-        return Sentence("No run was started.", "Fix the cause, then clear the task.")
+        return "No run was started."
 
-    what = _what_is_known(start)
-    if not start.can_continue:
-        return Sentence(
-            what, "If it did the work, mark the task as success. If not, clear the task."
-        )
-
-    how = how_to_enter(start.run_id, start.name, drops_state=task.drops_state)
-    if start.has_run:
-        return Sentence(what, f"If the task is to continue with it, {how}")
-    return Sentence(what, f"If one was started, {how}\nIf none was started, clear the task.")
-
-
-def _what_is_known(start: TaskStart) -> str:
-    """Return what is known of a run that may go on, or may have done the work."""
     run_id = start.run_id
     if start.end and run_id:
         return f"Run {run_id} has succeeded."
@@ -214,9 +186,9 @@ def _what_is_known(start: TaskStart) -> str:
     return f"A run may have been started when the request was sent: {_LOOK}"
 
 
-def _of_run_wait(start: TaskStart) -> Sentence:
+def _of_run_wait(start: TaskStart) -> str:
     if start.end:
-        return Sentence(
+        return (
             f"Nothing to do: the run has ended ({start.end}). The task ends once the scheduler "
             "looks, but not while its DAG is paused."
         )
@@ -226,13 +198,10 @@ def _of_run_wait(start: TaskStart) -> Sentence:
     return _of_wait("the run calls Airflow")
 
 
-def _of_wait(awaited: str) -> Sentence:
+def _of_wait(awaited: str) -> str:
     """
     Return what there is to say of a wait.
 
     :param awaited: what ends it, as a sentence
     """
-    return Sentence(
-        f"Nothing to do: the task asks for nothing, and ends once {awaited}.",
-        "If that cannot happen, mark the task as success or failed.",
-    )
+    return f"Nothing to do: the task asks for nothing, and ends once {awaited}."

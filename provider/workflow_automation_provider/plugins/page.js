@@ -144,13 +144,11 @@ const refresh = async () => {
 
 // What a person can do with a task ----------------------------------------------------------------
 
-// Without this script, the words remain that say how to do it by hand.
+// Without this script, nothing is offered: the docs say how to do it by hand.
 const prepare = (root) => {
   showTimes(root);
   const shown = root.querySelector("#actions .forms");
-  if (!shown) return;
-  shown.hidden = false;
-  for (const words of root.querySelectorAll(".by-hand")) words.hidden = true;
+  if (shown) shown.hidden = false;
 };
 
 const EDIT = "edit task instances";

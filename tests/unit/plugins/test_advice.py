@@ -193,9 +193,7 @@ def said() -> Iterator[str]:
 def in_words(row: str, advice: Advice) -> str:
     """Return what the tab has of a task."""
     lines = [f"## {row}"]
-    for sentence in advice.sentences:
-        lines.append(sentence.text)
-        lines += [f"By hand: {line}" for line in sentence.by_hand.splitlines()]
+    lines += advice.sentences
     for action in advice.actions:
         takes_result = " (takes a result)" if action.takes_result else ""
         of_names = f" ({action.names} names)" if action.names > 1 else ""
@@ -295,9 +293,7 @@ def test_what_was_given_can_be_taken_back() -> None:
 @pytest.mark.parametrize("drops_state", [False, True])
 def test_a_clear_of_airflow_3_4_keeps_the_state_only_if_it_is_told(drops_state: bool) -> None:
     now = task(drops_state=drops_state)
-    by_hand = advise(now, [known()]).sentences[0].by_hand
-    assert ("Keep task state and resume" in by_hand) is drops_state
-    text = advise(now, [known(given="7")]).sentences[0].text
+    text = advise(now, [known(given="7")]).sentences[0]
     assert ("Keep task state and resume" in text) is drops_state
 
 

@@ -555,7 +555,6 @@ class TestDoubts:
         text = tab(task).text
         assert "No response" in text
         assert "Run 77 has succeeded" in text
-        assert 'set workflow_automation_run to "77"' in text
         assert '"rows": 3' in text
 
     def test_nothing_is_said_of_what_cannot_be_read(self, dag, listed, monkeypatch):
@@ -692,12 +691,12 @@ class TestTab:
     @pytest.mark.parametrize(
         ("state", "outcome", "words"),
         [
-            ("failed", None, ["If none was started", "set workflow_automation_run to"]),
-            ("failed", "started", ['to "1001" (with quotes)']),
+            ("failed", None, ["A run may have been started when the request was sent"]),
+            ("failed", "started", ["Look whether run 1001 still works"]),
             ("failed", "unidentified", ["its run_id is unknown", "It is not JSON."]),
             ("failed", "not started", ["No run was started"]),
             ("success", "started", ["A Clear starts another run"]),
-            ("awaiting_input", "started", ["ends once the run calls", "mark the task as success"]),
+            ("awaiting_input", "started", ["ends once the run calls"]),
             ("up_for_retry", None, ["what its next try does"]),
             ("running", "started", ["goes on by itself"]),
         ],
@@ -936,7 +935,6 @@ class TestForms:
         found = tab(Task(dag, state="failed"))
         assert labels(found) == []
         assert "takes the right to edit task instances" in found.text
-        assert "set workflow_automation_run to" in found.text
         assert "takes the right" not in tab(Task(dag)).text
 
     def test_the_run_that_is_known_is_filled_in(self, dag, form_tab):
