@@ -90,11 +90,14 @@ def task_error(
         of_run = earlier
         consequence = f"{consequence}\nBut {earlier.message}"
 
+    continue_with_it = _WITHOUT_ENTRY
+    if _has_store(context):
+        continue_with_it = how_to_continue(of_run.run_id, name)
     if what_to_do is None:
         what_to_do = _what_to_do(
             of_run.code,
             again=again,
-            continue_with_it=_how_to_continue_in(context, of_run.run_id, name),
+            continue_with_it=continue_with_it,
             will_retry=is_retried and _has_retries_left(context),
         )
 
@@ -197,10 +200,6 @@ def _with_advice(
     return advised.with_traceback(None)
 
 
-def _how_to_continue_in(context: Context, run_id: str | None, name: str = "") -> str:
-    return how_to_continue(run_id, name) if _has_store(context) else _WITHOUT_ENTRY
-
-
 def how_to_continue(run_id: str | None = None, name: str = "") -> str:
     """
     Say how a person makes a task continue with a run, on Airflow 3.3 and later.
@@ -239,16 +238,12 @@ def _how_to_enter(run_id: str | None, name: str) -> str:
 
 # The message of a run ---------------------------------------------------------------------------
 
-_ESCAPE_CODE = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # such as a color
-    r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # such as a title, or a link
-    r"|\x1b[ -/]*[0-~]"
-)
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def without_escape_codes(text: str) -> str:
+def without_colors(text: str) -> str:
     """Return a text without the codes by which a terminal colors it."""
-    return _ESCAPE_CODE.sub("", text)
+    return _COLOR.sub("", text)
 
 
 def printable(line: str) -> str:
@@ -265,7 +260,7 @@ def quoted(text: str) -> str:
     A text of several lines is indented, below the colon. A text without a visible character becomes
     empty.
     """
-    lines = without_escape_codes(text).expandtabs(4).splitlines()
+    lines = without_colors(text).expandtabs(4).splitlines()
     whole = "\n".join(printable(line).rstrip() for line in lines).strip("\n")
     if not whole.strip():
         return ""

@@ -22,7 +22,7 @@ from jinja2 import ChainableUndefined, Environment
 from markupsafe import Markup
 
 from workflow_automation_provider.client.urls import browser_link
-from workflow_automation_provider.execution.errors import printable, without_escape_codes
+from workflow_automation_provider.execution.errors import printable, without_colors
 from workflow_automation_provider.plugins.task_starts import RunStatus
 
 ONE_LINE = 100
@@ -38,12 +38,12 @@ def visible(text: object, limit: int = 300) -> str:
     JSON is in one line, unless it is long. Jinja escapes the text.
     """
     if isinstance(text, str):
-        whole = without_escape_codes(text)
+        whole = without_colors(text)
     else:
         whole = json.dumps(text, ensure_ascii=False)
+        if len(whole) > ONE_LINE:
+            whole = json.dumps(text, indent=2, ensure_ascii=False)
 
-    if not isinstance(text, str) and len(whole) > ONE_LINE:
-        whole = json.dumps(text, indent=2, ensure_ascii=False)
     if len(whole) > limit:
         whole = f"{whole[: limit - 1]}…"
     if whole.isprintable():

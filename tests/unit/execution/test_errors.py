@@ -13,7 +13,7 @@ from ..starts import waits
 TRACEBACK = """\x1b[1;31mTraceback\x1b[0m (most recent call last):\r
 \tFile "load.py", line 3\r
 \r
-\x1b]8;;https://docs.example\x1b\\KeyError\x1b]8;;\x1b\\: \u202e'rows'\x07
+\x1b[4mKeyError\x1b[0m: \u202e'rows'\x07
 """
 
 READABLE = """The flow said that the run failed:

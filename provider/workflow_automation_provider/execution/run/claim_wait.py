@@ -25,75 +25,74 @@ POLL_INTERVAL = 0.5
 """Seconds between two looks of a task, in its worker, at what a run has reported."""
 
 
-class ClaimWait:
-    """The wait for the run of a start in doubt to claim it, or to end."""
+def settle(tools: RunTools, known: KnownStart) -> KnownStart:
+    """
+    Wait for what a run reports, and revoke its token if it has not begun.
 
-    def __init__(self, tools: RunTools) -> None:
-        self._tools = tools
+    A response that said that nothing was started may be wrong, but is not worth a wait.
 
-    def settle(self, known: KnownStart) -> KnownStart:
-        """
-        Wait for what a run reports, and revoke its token if it has not begun.
+    :raises Exception: if it is not certain that the token is revoked
+    """
+    if not known.is_denied:
+        known = wait_for_claim(tools, known, looks=False)
+    if known.reports.has_begun:
+        return known
+    return revoke(tools, known)
 
-        A response that said that nothing was started may be wrong, but is not worth a wait.
 
-        :raises Exception: if it is not certain that the token is revoked
-        """
-        if not known.is_denied:
-            known = self.wait(known, looks=False)
-        if known.reports.has_begun:
+def wait_for_claim(tools: RunTools, known: KnownStart, *, looks: bool = True) -> KnownStart:
+    """
+    Wait for a run to claim or to end, or for the task's end.
+
+    :param looks: whether to look at once
+    :raises ConnectionUnusableError: if its mailbox cannot be read at the last look
+    """
+    # Another worker's clock may be ahead.
+    until = min(known.start.at, datetime.now(UTC)) + tools.options.claim_timeout
+    is_logged, problem = False, None
+    while True:
+        if looks:
+            known, problem = _looked(tools, known)
+
+        looks = True
+        left = (until - datetime.now(UTC)).total_seconds()
+        is_known = known.reports.has_begun or known.reports.stopped
+        if is_known or tools.retrier.is_ended() or left <= 0:
+            if problem:
+                raise problem
             return known
-        return self.revoke(known)
 
-    def wait(self, known: KnownStart, *, looks: bool = True) -> KnownStart:
-        """
-        Wait for a run to claim or to end, or for the task's end.
-
-        :param looks: whether to look at once
-        :raises ConnectionUnusableError: if its mailbox cannot be read at the last look
-        """
-        # Another worker's clock may be ahead.
-        until = min(known.start.at, datetime.now(UTC)) + self._tools.options.claim_timeout
-        is_logged, problem = False, None
-        while True:
-            if looks:
-                known, problem = self._looked(known)
-
-            looks = True
-            left = (until - datetime.now(UTC)).total_seconds()
-            is_known = known.reports.has_begun or known.reports.stopped
-            if is_known or self._tools.retrier.is_ended() or left <= 0:
-                if problem:
-                    raise problem
-                return known
-
-            if not is_logged:
-                # If this is the last try, and is killed while it waits, its log ends here.
-                self._tools.log.info(
-                    "A run may have been started. Waiting up to %.0f s for what it reports.",
-                    left,
-                )
-                is_logged = True
-
-            time.sleep(min(POLL_INTERVAL, left))
-
-    def _looked(self, known: KnownStart) -> tuple[KnownStart, WorkflowAutomationError | None]:
-        """Return what is known, and why the mailbox cannot be read, which may pass."""
-        try:
-            return self._tools.record.look(known), None
-        except (ConnectionUnusableError, NotSentError) as problem:
-            return known, problem
-
-    def revoke(self, known: KnownStart) -> KnownStart:
-        """
-        Revoke the token of a start, and return what is known of it by then.
-
-        :raises Exception: if it is not certain that the token is revoked
-        """
-        revoked = self._tools.record.revoke(known)
-        if known.start.can_call and not revoked.reports.has_begun:
-            self._tools.log.info(
-                "No run has claimed this start: one that does so from now on is told to stop."
+        if not is_logged:
+            # If this is the last try, and is killed while it waits, its log ends here.
+            tools.log.info(
+                "A run may have been started. Waiting up to %.0f s for what it reports.",
+                left,
             )
+            is_logged = True
 
-        return revoked
+        time.sleep(min(POLL_INTERVAL, left))
+
+
+def _looked(
+    tools: RunTools, known: KnownStart
+) -> tuple[KnownStart, WorkflowAutomationError | None]:
+    """Return what is known, and why the mailbox cannot be read, which may pass."""
+    try:
+        return tools.record.look(known), None
+    except (ConnectionUnusableError, NotSentError) as problem:
+        return known, problem
+
+
+def revoke(tools: RunTools, known: KnownStart) -> KnownStart:
+    """
+    Revoke the token of a start, and return what is known of it by then.
+
+    :raises Exception: if it is not certain that the token is revoked
+    """
+    revoked = tools.record.revoke(known)
+    if known.start.can_call and not revoked.reports.has_begun:
+        tools.log.info(
+            "No run has claimed this start: one that does so from now on is told to stop."
+        )
+
+    return revoked

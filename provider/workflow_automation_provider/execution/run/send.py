@@ -31,7 +31,7 @@ from workflow_automation_provider.execution.record.entries import (
 )
 from workflow_automation_provider.execution.record.start_decision import KnownStart
 from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
-from workflow_automation_provider.execution.run.claim_wait import ClaimWait
+from workflow_automation_provider.execution.run.claim_wait import revoke, wait_for_claim
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request, Run
@@ -49,7 +49,6 @@ class StartSender:
 
     def __init__(self, tools: RunTools) -> None:
         self._tools = tools
-        self._claim_wait = ClaimWait(tools)
         self._start: Start
         self._request: Request
         # Whether the last byte of a request was sent, and no response has said that it did nothing.
@@ -220,10 +219,10 @@ class StartSender:
             if error.accepted is Accepted.NO:
                 known = self._tools.record.look(known)
             else:
-                known = self._claim_wait.wait(known)
+                known = wait_for_claim(self._tools, known)
             if known.reports.has_begun or is_left_to_next_try or self._tools.retrier.is_ended():
                 return known
-            return self._claim_wait.revoke(known)
+            return revoke(self._tools, known)
         except (ConnectionUnusableError, NotSentError, RunTimeoutError):
             raise
         except Exception:

@@ -36,7 +36,7 @@ from workflow_automation_provider.execution.record.start_decision import (
     not_continued,
     why_not,
 )
-from workflow_automation_provider.execution.run.claim_wait import ClaimWait
+from workflow_automation_provider.execution.run.claim_wait import settle
 from workflow_automation_provider.execution.run.send import REVOKED, StartSender
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class RunStarter:
         if text:
             self._tools.log.warning(_sentence(text))
 
-        return ClaimWait(self._tools).settle(last)
+        return settle(self._tools, last)
 
     def _adopt(self) -> RunResult:
         """
