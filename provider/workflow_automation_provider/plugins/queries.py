@@ -17,7 +17,7 @@ from airflow.models.task_state_store import TaskStateStoreModel as Store
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
-from sqlalchemy import and_, case, func, select
+from sqlalchemy import and_, func, select
 
 from workflow_automation_provider.execution.batch.batch_record import BATCH
 from workflow_automation_provider.execution.errors import clear_drops_state
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 MAX_TASKS = 5000
 """How many tasks are read: the newest."""
-
-MAX_VALUE = 256 * 1024
-"""How many characters the longest entry has that is read."""
 
 COLUMNS = (
     "id",
@@ -118,8 +115,7 @@ def _tasks_query(conditions: Iterable[Any]) -> Select[Any]:
 
 
 def _entries_query(*conditions: Any) -> Select[Any]:
-    value = case((func.length(Store.value) <= MAX_VALUE, Store.value)).label("value")
-    query = select(*_place(Store), Store.key, value).join(TaskInstance, _IS_OF_TASK)
+    query = select(*_place(Store), Store.key, Store.value).join(TaskInstance, _IS_OF_TASK)
     return query.where(*conditions)
 
 
@@ -180,9 +176,8 @@ def _items_without_run(
         getattr(Store, name) == value for name, value in zip(COORDINATES, place, strict=True)
     ]
     is_of_batch = Store.key.startswith(BATCH, autoescape=True)
-    is_read = func.length(Store.value) <= MAX_VALUE
     is_known = Store.id <= last_id
-    query = select(Store.value).where(*is_of_task, is_of_batch, is_known, is_read)
+    query = select(Store.value).where(*is_of_task, is_of_batch, is_known)
 
     items: dict[int, dict[str, Any]] = {}
     with create_session() as session:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pendulum
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import ChainableUndefined, Environment
 from markupsafe import Markup
@@ -27,8 +28,6 @@ from workflow_automation_provider.plugins.task_starts import RunStatus
 
 ONE_LINE = 100
 """Up to how many characters a value is shown in one line."""
-
-_UNITS = (("day", "days", 86400), ("h", "h", 3600), ("min", "min", 60))
 
 
 def visible(text: object, limit: int = 300) -> str:
@@ -52,16 +51,9 @@ def visible(text: object, limit: int = 300) -> str:
     return "\n".join(printable(line) for line in whole.splitlines())
 
 
-def duration(time: timedelta) -> str:
-    """Return a duration as text, in its largest unit."""
-    seconds = time.total_seconds()
-    for unit, plural, length in _UNITS:
-        # "1 day" for what is left of a fresh one.
-        if seconds >= 0.95 * length:
-            count = round(seconds / length)
-            return f"{count} {plural if count > 1 else unit}"
-
-    return f"{max(0, int(seconds))} s"
+def from_now(time: datetime) -> str:
+    """Return how long ago a time was, or in how long it will be."""
+    return pendulum.instance(time).diff_for_humans()
 
 
 def _web(link: object) -> str:
@@ -88,7 +80,7 @@ _SCRIPT = _source("page.js")
 _ENVIRONMENT = Environment(
     autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=ChainableUndefined
 )
-_ENVIRONMENT.filters |= {"shown": visible, "web": _web, "duration": duration}
+_ENVIRONMENT.filters |= {"shown": visible, "web": _web, "from_now": from_now}
 _ENVIRONMENT.filters["segment"] = partial(quote, safe="")  # of a path
 _TEMPLATE = _ENVIRONMENT.from_string(
     _source("page.html"),

@@ -3,7 +3,7 @@ What the entries of a task tell people about its runs, without a database and wi
 
 The task and the endpoint read the entries by the same
 :mod:`~workflow_automation_provider.execution.record.start_decision`. Anybody who may edit a task
-can write an entry: one that cannot be read makes its start *unknown*.
+can write an entry: one that cannot be read makes its start *unreadable*.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def run_views(row: Any, task: TaskNow, entries: Mapping[str, Any]) -> list[RunVi
     """
     Return a task's starts, in order, and its batch.
 
-    A start whose entry is too large or not ours is *unknown*.
+    A start whose entry is not ours is *unreadable*.
 
     :param row: columns of the task instance
     :param entries: the values of its entries, None where one cannot be read

@@ -361,7 +361,7 @@ class TestStates:
 
     def test_waiting(self, dag, row, listed):
         task = Task(dag).outcome().say("Half done").suspend()
-        assert "|Half done|50 %|2 min ago|1 day left|" in row(task)
+        assert "|Half done|50 %|2 minutes ago|in 23 hours|" in row(task)
         found = listed()
         assert found.links["https://app.test/runs/1001"] == "1001"
         (bar,) = found.all("progress")
@@ -413,7 +413,7 @@ class TestStates:
         found = listed()
         said = "7,200 of 10,000 runs have ended, 2 rejected, 1 in doubt"
         assert found.rows[1].startswith("waiting|")
-        assert (said in found.rows[1], "|2 h left|" in found.rows[1]) == (True, True)
+        assert (said in found.rows[1], "|in 1 hour|" in found.rows[1]) == (True, True)
         assert found.all("progress")[0]["value"] == "0.7200"
         found = tab(task)
         assert [
