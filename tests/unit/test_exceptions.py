@@ -68,8 +68,15 @@ def test_an_error_that_fails_a_task_without_a_retry_already_is_kept():
 
 
 @of_every_kind
-@pytest.mark.parametrize("make", [full, lambda kind: final(full(kind))])
-@pytest.mark.parametrize("copied", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+@pytest.mark.parametrize(
+    ("make", "copied"),
+    [
+        (full, copy.copy),
+        (full, lambda error: pickle.loads(pickle.dumps(error))),
+        (lambda kind: final(full(kind)), copy.copy),
+    ],
+    ids=["copied", "pickled", "of a task, copied"],
+)
 def test_errors_can_be_copied_and_pickled(kind, make, copied):
     error = make(kind)
     again = copied(error)

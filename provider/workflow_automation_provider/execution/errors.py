@@ -276,14 +276,5 @@ def quoted(text: str) -> str:
 @functools.cache
 def _final_class(kind: Any) -> Any:
     """Return an exception of the same name that is also an ``AirflowFailException``."""
-    # By __reduce__, because pickle could not find such a class by its name.
-    names = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__reduce__": _reduced}
+    names = {"__module__": kind.__module__, "__doc__": kind.__doc__}
     return type(kind.__name__, (kind, AirflowFailException), names)
-
-
-def _reduced(error: WorkflowAutomationError) -> tuple[Any, ...]:
-    return _restored, (type(error).__bases__[0], *error.args), vars(error)
-
-
-def _restored(kind: Any, *args: Any) -> Any:
-    return _final_class(kind)(*args)

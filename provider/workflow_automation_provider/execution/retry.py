@@ -142,8 +142,6 @@ class SendRetrier:
                 if wait is not None and now - began + wait > longest:
                     wait = None
 
-                if wait is None:
-                    self._log_tries(attempt, now - began)
                 if wait is None or not self._waits(error, wait):
                     raise
 
@@ -189,16 +187,6 @@ class SendRetrier:
     def log_ended(self) -> None:
         """Log that no further attempt is made."""
         self.log.warning("Airflow ended the task: nothing more is sent.")
-
-    def _log_tries(self, attempts: int, seconds: float) -> None:
-        """Log how many attempts failed, if there were several."""
-        if attempts > 1:
-            self.log.warning(
-                "Tried %d times in %.0f s (send_retry_timeout: %g s).",
-                attempts,
-                seconds,
-                self.seconds,
-            )
 
     def sleep(self, seconds: float) -> None:
         """Wait, but no longer than until Airflow ends the task."""

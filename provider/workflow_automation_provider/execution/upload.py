@@ -22,12 +22,10 @@ from msgspec.structs import replace
 from workflow_automation_provider.client.checks import identifier
 from workflow_automation_provider.client.files import Element, File, checked_fingerprint
 from workflow_automation_provider.client.json_values import encode
-from workflow_automation_provider.client.responses.statuses import nothing_done
 from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
-    FileUnavailableError,
     InvalidRequestError,
     WorkflowAutomationError,
 )
@@ -311,13 +309,7 @@ class Uploader:
         return confirmed, entry.responses
 
     def _send(self, request: Request) -> str:
-        try:
-            return self._retrier.send(
-                lambda: self._hook.get_conn().upload(request), retry_unknown=True
-            )
-        except FileUnavailableError as error:
-            # Such as one that changed while it was read.
-            raise error.with_facts(consequence=nothing_done(request)) from error.__cause__
+        return self._retrier.send(lambda: self._hook.get_conn().upload(request), retry_unknown=True)
 
     def _confirm(self, entry: UploadEntry) -> None:
         try:

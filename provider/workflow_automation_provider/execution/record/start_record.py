@@ -374,9 +374,7 @@ def _unread(
         return error.with_facts(consequence=f"Nothing was sent in this try. {consequence}".strip())
 
     code, accepted = Code.CONNECTION, Accepted.YES
-    if status == "unidentified":
-        code = Code.UNIDENTIFIED
-    elif status is None and known.start.run is None:
+    if not known.has_run:
         code, accepted = Code.START_UNKNOWN, Accepted.MAYBE
 
     return ConnectionUnusableError(

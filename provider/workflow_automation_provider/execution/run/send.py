@@ -93,11 +93,11 @@ class StartSender:
         If the task is killed in its last try, no later try reports the start: only these lines do.
         """
         start = self._start
-        flow = "the flow of the API key"
-        if start.flow_id:
-            flow = f"flow {start.flow_id}"
-
-        self._tools.log.info("Triggering %s via connection %s.", flow, start.conn_id)
+        self._tools.log.info(
+            "Triggering the flow %s via connection %s.",
+            start.flow_id or "of the API key",
+            start.conn_id,
+        )
         if start.callback_url:
             self._tools.log.info("Its run calls Airflow at %s.", start.callback_url)
         if start.mailbox:
@@ -233,18 +233,13 @@ class StartSender:
         self, error: WorkflowAutomationError, *, is_settled: bool
     ) -> WorkflowAutomationError:
         """Return the error for a start of which no run has reported anything."""
-        is_unknown = error.accepted is Accepted.MAYBE
-        if not is_unknown or self._tools.options.on_unknown_start != "claim":
-            if not is_settled:
-                return error
-            return error.with_facts(next_step=f"{error.next_step}\n{REVOKED}".strip())
-
-        timeout = self._tools.options.claim_timeout
-        waited = f"No run claimed this start within claim_timeout ({timeout})."
         if not is_settled:
-            return error.with_facts(next_step=f"{waited} One still can: wait for the next try.")
+            return error
 
-        return error.with_facts(code=Code.START_REVOKED, consequence="", next_step=waited)
+        is_unknown = error.accepted is Accepted.MAYBE
+        if is_unknown and self._tools.options.on_unknown_start == "claim":
+            return error.with_facts(code=Code.START_REVOKED, consequence="")
+        return error.with_facts(next_step=f"{error.next_step}\n{REVOKED}".strip())
 
     def _after_interruption(self, error: BaseException) -> None:
         """Record that nothing was started, or log that a run may have been."""
