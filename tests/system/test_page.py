@@ -232,7 +232,7 @@ def test_list(ui: AirflowUi, pictures: Path) -> None:
     expect(waiting).to_contain_text("Reading orders")
     expect(waiting.get_by_role("progressbar")).to_have_attribute("value", "0.2500")
     expect(rows.filter(has_text="import_customers")).to_contain_text(
-        "280 of 400 started, 15 rejected, 5 in doubt"
+        "Of 400 items: 280 started, 15 rejected, 5 unknown"
     )
     ui.shoot(pictures / "flow-runs.png")
     for width in (1440, 1280, 800):

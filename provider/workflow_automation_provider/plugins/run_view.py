@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from workflow_automation_provider.execution.batch.batch_record import BATCH
+from workflow_automation_provider.execution.batch.summary import counts_text
 from workflow_automation_provider.execution.record.entries import (
     START_KEY,
     LastMessage,
@@ -37,6 +38,9 @@ from workflow_automation_provider.plugins.task_starts import (
     TaskStart,
     state_of,
 )
+
+if TYPE_CHECKING:
+    from workflow_automation_provider.execution.batch.item_results import BatchCounts
 
 _RESPONSES = {
     "started": "Response: a run was started",
@@ -323,16 +327,6 @@ def _steps(known: KnownStart, found: _Entries, state: RunStatus) -> Iterator[Ste
 
 # A batch ------------------------------------------------------------------------------------------
 
-_COUNTS = {
-    "failed": "failed",
-    "overdue": "overdue",
-    "rejected": "rejected",
-    "unknown": "in doubt",
-    "unidentified": "unidentified",
-    "being_sent": "being sent",
-    "not_started": "not started",
-}
-
 
 def _batch(row: Any, task: TaskNow, entry: Any) -> RunView:
     """Return what the last entry of a batch tells: of one that cannot be read, nothing."""
@@ -346,7 +340,10 @@ def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any])
     try_number = entry.get("try_number")
     counts = _count_items(task, entry)
     known = KnownBatch(folder=entry.get("folder", ""), has_ends="success" in counts)
-    text, part = _how_far(known, counts, entry)
+    others = "not started" if task.has_ended else "to go"
+    text = counts_text(counts, others)
+    if "ended" in entry:
+        text = f"{text} {entry['ended']} runs have ended."
 
     state = RunStatus.ENDED if task.has_ended else RunStatus.STARTING
     if "ended" in entry and not task.has_ended:
@@ -356,7 +353,7 @@ def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any])
 
     progress = until = None
     if not task.has_ended:
-        progress = part
+        progress = _part_done(counts, entry)
     if known.folder and not task.has_ended:
         until = datetime.fromisoformat(entry["until"]).astimezone(UTC)
 
@@ -376,32 +373,26 @@ def _read_batch(row: Any, task: TaskNow, at: datetime, entry: Mapping[str, Any])
     )
 
 
-def _count_items(task: TaskNow, entry: Mapping[str, Any]) -> dict[str, int]:
+def _count_items(task: TaskNow, entry: Mapping[str, Any]) -> BatchCounts:
     """Return how many items of a batch there are of each kind, as far as its last entry tells."""
-    counts = {**entry["counts"]}
+    counts = cast("BatchCounts", {**entry["counts"]})
     is_of_this_try = task.state == "running" and task.try_number == entry.get("try_number")
-    # One that was killed may have sent them.
-    where = "being_sent" if is_of_this_try else "unknown"
-    in_flight = entry.get("in_flight", 0)
-    counts[where] = counts.get(where, 0) + in_flight
-    counts["not_started"] -= in_flight
+    if not is_of_this_try:
+        # One that was killed may have sent what was being sent.
+        in_flight = entry.get("in_flight", 0)
+        counts["unknown"] += in_flight
+        counts["not_started"] -= in_flight
+
     return counts
 
 
-def _how_far(
-    known: KnownBatch, counts: Mapping[str, int], entry: Mapping[str, Any]
-) -> tuple[str, float | None]:
-    """Return how far a batch is, in words and as a part of the whole."""
-    number, total, what = counts["started"], counts["total"], "started"
-    done = total - counts["not_started"] - counts.get("being_sent", 0)
-    if known.has_ends:
-        number, what = counts["success"], "succeeded"
-    elif "ended" in entry:
+def _part_done(counts: BatchCounts, entry: Mapping[str, Any]) -> float | None:
+    """Return how far a batch is, as a part of the whole, None if it has no items."""
+    total = counts["total"]
+    done = total - counts["not_started"]
+    if "ended" in entry:
         # An item whose run is not known is settled by its end.
         total = counts["started"] + counts["unknown"] + counts["unidentified"]
-        number = done = entry["ended"]
-        what = "runs have ended"
+        done = entry["ended"]
 
-    parts = [f"{number:,} of {total:,} {what}"]
-    parts += [f"{counts[name]:,} {words}" for name, words in _COUNTS.items() if counts.get(name)]
-    return ", ".join(parts), done / total if total else None
+    return done / total if total else None
