@@ -165,41 +165,41 @@ def _starts(row: Any, task: TaskNow, entries: Mapping[str, Any]) -> Iterator[Run
     last = _last_by_name(keys, task.try_number)
     before: dict[str | None, list[KnownStart | None]] = {}
     for key in keys:
-        found = _Entries()
-        with contextlib.suppress(Exception):
-            found = _entries_of(entries, key)
-
+        known = _known(entries, key)
         is_last = last[key[3]] is key
         others = before.setdefault(key[3], [])
         start = TaskStart(
             try_number=int(key[1]),
-            known=found.known,
+            known=known,
             name=key[3] or "",
             others=tuple(others) if is_last else (),
             is_last=is_last,
             given=entries.get(adopted_key(key[3])) if is_last else None,
         )
-        others.append(found.known)
+        others.append(known)
         try:
-            yield _start(row, task, start, found)
+            yield _start(row, task, start, entries)
         except (ArithmeticError, ValueError):  # a time that no calendar has
-            yield _start(row, task, replace(start, known=None), _Entries())
+            yield _start(row, task, replace(start, known=None), entries)
 
 
-def _start(row: Any, task: TaskNow, start: TaskStart, found: _Entries) -> RunView:
+def _start(row: Any, task: TaskNow, start: TaskStart, entries: Mapping[str, Any]) -> RunView:
     state = state_of(task, start)
     # A task that is queued has not begun.
     at = row.start_date or row.date
     steps: Sequence[Step] = ()
     until = silent_since = None
+    message = LastMessage()
     if start.known:
+        token = start.known.start.token_hash or ""
+        message = read_message(entries.get(message_key(token)))
         at = start.known.start.at.astimezone(UTC)
-        found_steps = _steps(start.known, found, state)
+        found_steps = _steps(start.known, message, _revoked_at(entries, token), state)
         in_utc = [step._replace(at=step.at.astimezone(UTC)) for step in found_steps]
         steps = sorted(in_utc, key=lambda step: step.at)
     if start.known and state is RunStatus.WAITING:
         until = start.known.until.astimezone(UTC)
-        silent_since = _silent_since(start.known, found.message)
+        silent_since = _silent_since(start.known, message)
 
     return RunView(
         row=row,
@@ -208,7 +208,7 @@ def _start(row: Any, task: TaskNow, start: TaskStart, found: _Entries) -> RunVie
         state=state,
         is_current=start.counts(task),
         steps=steps,
-        progress=None if start.end else found.message.progress,
+        progress=None if start.end else message.progress,
         start=start,
         until=until,
         silent_since=silent_since,
@@ -249,43 +249,34 @@ def _last_by_name(starts: list[re.Match[str]], try_number: int) -> dict[str | No
     return last
 
 
-class _Entries(NamedTuple):
+def _known(entries: Mapping[str, Any], key: re.Match[str]) -> KnownStart | None:
+    """Return what is known of a start, None if a person has damaged an entry."""
+    with contextlib.suppress(Exception):
+        start = read_start(place_of(key), entries[key[0]], name=key[3])
+        known = known_start(start, entries.get, name=key[3])
+        revoked_at = _revoked_at(entries, start.token_hash or "")
+        return known._replace(is_revoked=revoked_at is not None)
+
+    return None
+
+
+def _revoked_at(entries: Mapping[str, Any], token: str) -> datetime | None:
     """
-    The entries of one start.
+    Return when a token was revoked, None if it was not.
 
-    :param message: what decides nothing: the last message, and the last call that was refused
-    :param revoked_at: when its token was revoked, None if it was not
+    :param token: its hash, empty if there is none
+    :raises InvalidRequestError: if a person has damaged the entry
     """
-
-    known: KnownStart | None = None
-    message: LastMessage = LastMessage()
-    revoked_at: datetime | None = None
-
-
-def _entries_of(entries: Mapping[str, Any], key: re.Match[str]) -> _Entries:
-    """
-    Return what there is of a start.
-
-    :raises InvalidRequestError: if a person has damaged an entry
-    """
-    start = read_start(place_of(key), entries[key[0]], name=key[3])
-    known = known_start(start, entries.get, name=key[3])
-    if start.token_hash is None:
-        return _Entries(known)
-
-    message = read_message(entries.get(message_key(start.token_hash)))
-    revoked_at = None
-    revoked = revoked_key(start.token_hash)
-    if entries.get(revoked) is not None:
-        revoked_at = read_entry(Revoked, revoked, entries[revoked]).at
-
-    known = known._replace(is_revoked=revoked_at is not None)
-    return _Entries(known, message, revoked_at)
+    key = revoked_key(token)
+    if entries.get(key) is None:
+        return None
+    return read_entry(Revoked, key, entries[key]).at
 
 
-def _steps(known: KnownStart, found: _Entries, state: RunStatus) -> Iterator[Step]:
+def _steps(
+    known: KnownStart, message: LastMessage, revoked_at: datetime | None, state: RunStatus
+) -> Iterator[Step]:
     """Yield the steps: what the task did, and what the run reported and was told."""
-    message = found.message
     start, outcome, reports = known.start, known.outcome, known.reports
     claim, end = reports.claim, reports.end
 
@@ -321,8 +312,8 @@ def _steps(known: KnownStart, found: _Entries, state: RunStatus) -> Iterator[Ste
     if reports.refused:
         then = claim or end or start
         yield Step(then.at, "Other runs were stopped", ", ".join(reports.refused))
-    if found.revoked_at:
-        yield Step(found.revoked_at, "Revoked: no run may claim this start")
+    if revoked_at:
+        yield Step(revoked_at, "Revoked: no run may claim this start")
 
 
 # A batch ------------------------------------------------------------------------------------------

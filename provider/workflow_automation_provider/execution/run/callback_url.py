@@ -29,8 +29,7 @@ def callback_url(hook: WorkflowAutomationHook) -> str:
         name, base = _base_url(hook)
         _check(name, base, hook)
     except InvalidRequestError as error:
-        raise InvalidRequestError(
-            error.message,
+        raise error.with_facts(
             next_step=(
                 "Set the connection's extra callback_base_url to the URL at which the service "
                 f"reaches Airflow's API server, such as {CALLBACK_EXAMPLE}.\n"

@@ -12,7 +12,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from workflow_automation_provider.client.wording import one_line
+from workflow_automation_provider.client.wording import one_line, run_text
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
@@ -23,12 +23,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.record.callback import MARGIN
-from workflow_automation_provider.execution.record.entries import (
-    Outcome,
-    RunResult,
-    Start,
-    run_result,
-)
+from workflow_automation_provider.execution.record.entries import Outcome, Start, run_result
 from workflow_automation_provider.execution.record.start_decision import KnownStart
 from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
 from workflow_automation_provider.execution.run.claim_wait import revoke, wait_for_claim
@@ -143,7 +138,11 @@ class StartSender:
         is_recorded = self._write_outcome(outcome)
         if not is_recorded and self._start.wait_for_completion:
             # A task that waits is continued by its record alone.
-            return self._after_error(_not_recorded(started), run=started)
+            raise UnidentifiedError(
+                "The run could not be recorded, so nothing can wait for its end.",
+                consequence=f"{run_text(run.run_id)} was started.",
+                run_id=run.run_id,
+            )
 
         known = KnownStart(start=self._start, outcome=outcome)
         if self._start.token_hash is None:
@@ -156,28 +155,23 @@ class StartSender:
             self._tools.log.warning("Whether another run has claimed is unknown.", exc_info=True)
             return known
 
-    def _after_error(
-        self, error: WorkflowAutomationError, run: RunResult | None = None
-    ) -> KnownStart:
+    def _after_error(self, error: WorkflowAutomationError) -> KnownStart:
         """
         Record what the response said; return what is known of the run, if one has begun anyway.
 
         If no later try would do it, the token is revoked: until then, even the run of a rejected
         request can claim.
 
-        :param run: the run that was started, but could not be recorded
         :raises WorkflowAutomationError: if no run has begun
         """
         outcome = None
         now = datetime.now(UTC)
-        if run:
-            outcome = Outcome(status="started", at=self._start.at, run=run)
-        elif error.accepted is Accepted.NO:
+        if error.accepted is Accepted.NO:
             outcome = Outcome(status="not started", at=now)
         elif error.accepted is Accepted.YES:
             outcome = Outcome(status="unidentified", at=now, reason=error.reason)
 
-        if outcome and not run:
+        if outcome:
             self._write_outcome(outcome)
         if self._start.token_hash is None:
             raise error
@@ -280,13 +274,3 @@ class StartSender:
             return False
 
         return True
-
-
-def _not_recorded(run: RunResult) -> WorkflowAutomationError:
-    error: WorkflowAutomationError = UnidentifiedError(
-        "The run could not be recorded, so nothing can wait for its end."
-    )
-    if "run_id" in run:
-        run_id = run["run_id"]
-        error = error.with_facts(run_id=run_id, consequence=f"Run {one_line(run_id)} was started.")
-    return error
