@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 ReadEnd: TypeAlias = Callable[[str, str], End | None]
 RedactorOf: TypeAlias = Callable[[str | None], "Redactor | None"]
 
+# What a start that adopts a run has of the start before it.
+_ADOPTED_FIELDS = ("conn_id", "origin", "flow_id", "token_hash", "callback_url", "mailbox")
+
 
 class StartRecord(TaskRecord):
     """
@@ -305,20 +308,11 @@ class StartRecord(TaskRecord):
         before = last.start if last else None
         fields: dict[str, Any] = {}
         if before:
-            fields = {
-                "conn_id": before.conn_id,
-                "origin": before.origin,
-                "flow_id": before.flow_id,
-            }
-
+            fields = {name: getattr(before, name) for name in _ADOPTED_FIELDS}
         if before and before.token_hash:
-            fields["token_hash"] = before.token_hash
-            fields["callback_url"] = before.callback_url
-            fields["mailbox"] = before.mailbox
-            if before.mailbox:
-                wait.pop("heartbeat_timeout", None)  # its run can report nothing but its end
-
             fields["issuer"] = before.issuer or before.place
+        if before and before.mailbox:
+            wait.pop("heartbeat_timeout", None)  # its run can report nothing but its end
 
         start = self.new_start(run=run, **fields, **wait)
         self.write_start(start)

@@ -15,9 +15,6 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 if TYPE_CHECKING:
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-# What is copied with another URL of Airflow.
-_NO_BASE = (CALLBACK_PATH, CALLBACK_PATH.rpartition("/")[0], "/api/v2")
-
 
 def callback_url(hook: WorkflowAutomationHook) -> str:
     """
@@ -26,8 +23,13 @@ def callback_url(hook: WorkflowAutomationHook) -> str:
     :raises InvalidRequestError: if there is none that it can reach
     """
     try:
-        name, base = _base_url(hook)
-        _check(name, base, hook)
+        base = hook.extra.callback_base_url or _base_url(allow_http=hook.extra.allow_http)
+        host = urlsplit(base).hostname or ""
+        service = urlsplit(hook.get_conn().base_url).hostname or ""
+        if is_loopback(host) and not is_loopback(service):
+            raise InvalidRequestError(
+                f"Only this machine reaches {base}: the flow could not call back."
+            )
     except InvalidRequestError as error:
         raise error.with_facts(
             next_step=(
@@ -37,36 +39,15 @@ def callback_url(hook: WorkflowAutomationHook) -> str:
             ),
         ) from None
 
-    return f"{base}{CALLBACK_PATH}"
+    # It may have been copied with the path.
+    return f"{base.removesuffix(CALLBACK_PATH)}{CALLBACK_PATH}"
 
 
-def _base_url(hook: WorkflowAutomationHook) -> tuple[str, str]:
-    """Return the URL of Airflow's API server, after the name of the setting that has it."""
-    extra = hook.extra
-    if extra.callback_base_url:
-        return "The connection's callback_base_url", extra.callback_base_url
-
-    name = "[api] base_url"
-    base = parse_base_url(
+def _base_url(*, allow_http: bool) -> str:
+    """Return the URL of Airflow's API server, as Airflow is configured."""
+    return parse_base_url(
         conf.get("api", "base_url", fallback=None) or "",
-        allow_http=extra.allow_http,
-        name=name,
+        allow_http=allow_http,
+        name="[api] base_url",
         example=CALLBACK_EXAMPLE,
     )
-    return name, base
-
-
-def _check(name: str, base: str, hook: WorkflowAutomationHook) -> None:
-    for end in _NO_BASE:
-        if base.endswith(end):
-            raise InvalidRequestError(
-                f"{name} ends in {end}: expected {base.removesuffix(end)}, to which the "
-                "provider adds the path."
-            )
-
-    host = urlsplit(base).hostname or ""
-    service = urlsplit(hook.get_conn().base_url).hostname or ""
-    if is_loopback(host) and not is_loopback(service):
-        raise InvalidRequestError(
-            f"{name} is {host}, which only this machine reaches: the flow could not call back."
-        )
