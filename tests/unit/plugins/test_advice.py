@@ -177,10 +177,10 @@ OTHERS: dict[str, tuple[TaskNow, list[TaskStart]]] = {
 
 
 def test_what_is_said() -> None:
-    golden.check("advice.txt", said())
+    golden.check("advice.txt", all_advice())
 
 
-def said() -> Iterator[str]:
+def all_advice() -> Iterator[str]:
     """Yield what is said of each task, with its actions."""
     for row, (now, start, _) in ROWS.items():
         yield in_words(row, advise(now, [start]))

@@ -147,11 +147,11 @@ def test_an_adopted_run_can_be_stopped(task: WaitingTask, say: Say) -> None:
         begin_again(task)
         assert say(task.url, "started", run_id="7") == 200
         clear(task)
-        told, reports = at_once(
+        answer, reports = at_once(
             partial(say, task.url, "running", server=1, run_id="7"), partial(task.adopt, "7")
         )
-        assert told == (404 if reports.stopped else 200)
-        assert say(task.url, run_id="7") == told
+        assert answer == (404 if reports.stopped else 200)
+        assert say(task.url, run_id="7") == answer
 
 
 def test_clear(dag: Any, say: Say) -> None:

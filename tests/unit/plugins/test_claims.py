@@ -33,7 +33,7 @@ def test_claim(waiting, say, state, fields):
 def test_only_the_run_that_claimed_goes_on(waiting, http):
     """A request that a proxy sends twice; a number is the same run as its text."""
     task = waiting()
-    told = []
+    answers = []
     for status, run_id in (
         *(("running", "7"), ("started", 7), ("started", "8"), ("started", "7")),
         *(
@@ -44,8 +44,8 @@ def test_only_the_run_that_claimed_goes_on(waiting, http):
             ("started", "7"),
         ),
     ):
-        told.append(http.post(task.url, json={"status": status, "run_id": run_id}).status_code)
-    assert told == [200, 200, 404, 200, 404, 200, 404, 200, 404]
+        answers.append(http.post(task.url, json={"status": status, "run_id": run_id}).status_code)
+    assert answers == [200, 200, 404, 200, 404, 200, 404, 200, 404]
     assert (task.reports.run_ids, task.reports.refused) == ({"7"}, ("8",))
 
 
@@ -63,11 +63,11 @@ def test_progress(waiting, say):
     task = waiting()
     assert say(task.url, "started") == 200
     reports = task.reports
-    for word in ({"message": "Half", "progress": 0.5}, {}):
-        assert say(task.url, **word) == 200
+    for report in ({"message": "Half", "progress": 0.5}, {}):
+        assert say(task.url, **report) == 200
         found = task.last_message
         assert datetime.fromisoformat(found.pop("at")) <= datetime.now(UTC)
-        assert found == word
+        assert found == report
     assert task.reports == reports
 
 
@@ -108,11 +108,11 @@ def test_revoked(waiting, say, state, claim, end):
 
     Who clears it once it has adopted that run gets the result.
     """
-    for status, told in (("started", claim), ("success", end)):
+    for status, answer in (("started", claim), ("success", end)):
         task = waiting(state=state)
         assert task.close() == RunReports()
-        assert say(task.url, status) == told
-        assert (task.reports == RunReports()) == (told == 503)
+        assert say(task.url, status) == answer
+        assert (task.reports == RunReports()) == (answer == 503)
 
 
 # At once; test_claim_races.py has runs that call together.

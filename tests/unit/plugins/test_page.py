@@ -139,8 +139,8 @@ class Task(WaitingTask):
         return self
 
     def say(self, message: str, progress: float = 0.5, seconds: float = 130) -> Task:
-        word = {"message": message, "progress": progress, "at": ago(seconds).isoformat()}
-        self.put(message_key(digest_of(self.token)), word)
+        entry = {"message": message, "progress": progress, "at": ago(seconds).isoformat()}
+        self.put(message_key(digest_of(self.token)), entry)
         return self
 
     def suspend(self, seconds: float = 86400, silence: float | None = None) -> Task:
@@ -381,8 +381,8 @@ class TestStates:
         for number in range(12):
             written = {**entry, "counts": counts if number == 11 else {"total": 1}}
             task.put(f"workflow_automation_batch_{number:06}", written)
-        said = "Of 400 items: 280 started, 15 rejected, 5 unknown, 100"
-        assert f"{said} to go." in listed().text
+        counted = "Of 400 items: 280 started, 15 rejected, 5 unknown, 100"
+        assert f"{counted} to go." in listed().text
         assert "in doubt|" in listed().rows[1]
         assert "|orders|of-the-batch|" in listed().rows[1]
         assert listed().all("progress")[0]["value"] == "0.7500"
@@ -390,7 +390,7 @@ class TestStates:
         assert "in doubt|" in listed().rows[1]
         assert not listed().all("progress")
         found = tab(task)
-        assert f"{said} not started." in found.text
+        assert f"{counted} not started." in found.text
         assert not found.all("progress")
         assert "A Clear starts all items again" in found.text
         assert "list of runs" in found.text
@@ -412,14 +412,14 @@ class TestStates:
         task.put("workflow_automation_batch_000001", {**entry, "ended": 7200})
         task.change(state="deferred")
         found = listed()
-        said = "2 rejected, 1 unknown, 0 to go. 7200 runs have ended."
+        counted = "2 rejected, 1 unknown, 0 to go. 7200 runs have ended."
         assert found.rows[1].startswith("waiting|")
-        assert (said in found.rows[1], "|in 1 hour|" in found.rows[1]) == (True, True)
+        assert (counted in found.rows[1], "|in 1 hour|" in found.rows[1]) == (True, True)
         assert found.all("progress")[0]["value"] == "0.7200"
         found = tab(task)
         assert [
             word
-            for word in (said, folder, "Waits until", "once all runs have written their ends")
+            for word in (counted, folder, "Waits until", "once all runs have written their ends")
             if word not in found.text
         ] == []
         task.change(state="running", try_number=2)  # a retry, which looks once more

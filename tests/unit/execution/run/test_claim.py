@@ -57,14 +57,14 @@ def asks(task, run=-1, **report):
     return task.flow.reports("started", run, **{"run_id": True, **report})
 
 
-def asks_before(task, entry, told):
+def asks_before(task, entry, answers):
     """Have the run ask before an entry is written, and Airflow lose the next read."""
     lost = iter(["lost"])
 
     def at_next_read(call):
-        return next(lost, None) if told and call.kind == "get" else None
+        return next(lost, None) if answers and call.kind == "get" else None
 
-    return before("set", entry, lambda: told.append(asks(task))), at_next_read
+    return before("set", entry, lambda: answers.append(asks(task))), at_next_read
 
 
 def at_the_third_look(what):
@@ -119,14 +119,14 @@ class TestDoubt:
     @pytest.mark.parametrize("when", [REVOKED, FIRST_START])
     def test_a_claim_before_the_token_is_revoked_counts(self, world, when):
         task = struck(world, claims())
-        told: list[int] = []
-        task.try_(*asks_before(task, when, told))
+        answers: list[int] = []
+        task.try_(*asks_before(task, when, answers))
         # Once it is revoked, the run is to ask again.
         if when == REVOKED:
-            assert (told, triggers(task)) == ([200], 1)
+            assert (answers, triggers(task)) == ([200], 1)
             assert task.last.result["run_id"] == task.flow.runs[0].run_id
         else:
-            assert (told, triggers(task)) == ([503], 2)
+            assert (answers, triggers(task)) == ([503], 2)
             assert [asks(task, run) for run in (0, 1)] == [404, 200]
 
     def test_a_response_that_is_recorded_after_that_does_not(self, world):
@@ -279,10 +279,10 @@ class TestNothing:
         assert isinstance(task.last.error, RejectedError)
 
     @pytest.mark.parametrize(
-        ("when", "nth", "told"), [(OUTCOME, 0, 200), (REVOKED, 0, 200), (FIRST_START, 1, 503)]
+        ("when", "nth", "answer"), [(OUTCOME, 0, 200), (REVOKED, 0, 200), (FIRST_START, 1, 503)]
     )
     @pytest.mark.parametrize(("status", "retries"), [(422, 2), (429, 0)])
-    def test_of_a_gateway_that_lies(self, world, when, nth, told, status, retries):
+    def test_of_a_gateway_that_lies(self, world, when, nth, answer, status, retries):
         """
         It rejects what it forwards.
 
@@ -292,8 +292,8 @@ class TestNothing:
         task.faults.add("status_after", status=status)
         report = []
         task.try_(before("set", when, lambda: report.append(asks(task)), nth=nth))
-        has_claimed = told == 200
-        assert (report, triggers(task)) == ([told], 1)
+        has_claimed = answer == 200
+        assert (report, triggers(task)) == ([answer], 1)
         assert task.state == ("success" if has_claimed else "failed")
         assert (BEGUN_ANYWAY in task.last.log) is has_claimed
         assert asks(task) == (200 if has_claimed else 404)
@@ -410,11 +410,11 @@ class TestAdopted:
         assert (task.state, triggers(task)) == ("up_for_retry", 1)
 
     def test_that_is_stopped_meanwhile_is_not_the_task_s(self, world):
-        task, told = struck(world, claims()), list[int]()
+        task, answers = struck(world, claims()), list[int]()
         task.mark("failed")
         task.adopt(task.flow.runs[0].run_id)
         task.clear()
 
-        task.try_(*asks_before(task, START, told))
-        assert (task.state, triggers(task), told) == ("failed", 1, [404])
+        task.try_(*asks_before(task, START, answers))
+        assert (task.state, triggers(task), answers) == ("failed", 1, [404])
         assert isinstance(task.last.error, InvalidRequestError)

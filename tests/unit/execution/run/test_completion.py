@@ -98,10 +98,12 @@ def test_the_log_lists_the_reports_and_their_times(suspended):
     task = suspended(on_unknown_start="claim")
     for word in ("started", "running", "success"):
         assert task.flow.reports(word) == 200
-    said = r"The run said: started at {0}, running \(its last\) at {0}, success at {0}\.".format(
-        r"\d\d(:\d\d){2}"
+    expected = (
+        r"The run said: started at {0}, running \(its last\) at {0}, success at {0}\.".format(
+            r"\d\d(:\d\d){2}"
+        )
     )
-    assert re.search(said, task.try_().log)
+    assert re.search(expected, task.try_().log)
 
 
 def test_a_message_that_cannot_be_read_loses_no_end(suspended):
@@ -527,10 +529,10 @@ def assert_not_awaited(task):
 
 
 def nowhere(task, secret):
-    said = "".join(process.output for process in task.processes)
+    output = "".join(process.output for process in task.processes)
     errors = [repr(vars(process.error)) for process in task.processes if process.error]
     kept = (
-        said,
+        output,
         *errors,
         str(task.xcoms),
         str(task.rows.ti.next_kwargs),
@@ -562,8 +564,8 @@ class TestRedaction:
         url, own = task.flow.runs[0].url, f"x{KEY.value}"
         assert task.flow.reports("started", run_id=own, run_link=f"http://a/{KEY.value}") == 200
         task.try_()
-        said = {"result": [KEY.value, url], "message": f"by {KEY.value} {url}"}
-        assert task.flow.reports(status, run_id=own, **said) == 200
+        report = {"result": [KEY.value, url], "message": f"by {KEY.value} {url}"}
+        assert task.flow.reports(status, run_id=own, **report) == 200
         ended = task.try_()
         assert (ended.result or vars(ended.error))["result"] == WITHHELD
         assert mentions(ended.log, "result", WITHHELD)

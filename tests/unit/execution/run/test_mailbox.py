@@ -124,7 +124,7 @@ def test_no_end_in_time_fails_the_task_and_names_the_mailbox(mailed):
     assert isinstance(error, RunTimeoutError)
     assert entries(task, START)["1/0"]["mailbox"] in str(error)
     assert "may still be running" in str(error)
-    assert "told to stop" not in str(error)
+    assert "answers to stop" not in str(error)
 
 
 FAILED = {"error": "Trigger failure", "traceback": ["Traceback", "ImportError: no such module\n"]}
@@ -279,7 +279,7 @@ def test_a_doubt_without_an_end_fails_and_revokes_nothing(mailed):
     error = task.last.error
     assert isinstance(error, OutcomeUnknownError)
     assert isinstance(error, AirflowFailException)
-    assert "told to stop" not in str(error)
+    assert "answers to stop" not in str(error)
     assert (triggers(task), entries(task, REVOKED)) == (1, {})
 
 
@@ -287,19 +287,19 @@ def test_a_retry_in_doubt_sends_nothing(mailed):
     task = mailed(None, at("send", TRIGGER, "kill after"))
     error = task.try_().error
     assert isinstance(error, OutcomeUnknownError)
-    assert "told to stop" not in str(error)
+    assert "answers to stop" not in str(error)
     assert (task.state, triggers(task), entries(task, REVOKED)) == ("failed", 1, {})
 
 
 def test_an_end_within_claim_timeout_settles_a_doubt(mailed):
-    told: list[int] = []
+    answers: list[int] = []
 
     def end():
-        if not told:
-            told.append(task_of_process().flow.reports("success", result=1))
+        if not answers:
+            answers.append(task_of_process().flow.reports("success", result=1))
 
     ended = mailed("drop_after", before("get", RUN, end), claim_timeout=MOMENT)
-    assert (ended.state, told) == ("success", [200])
+    assert (ended.state, answers) == ("success", [200])
 
 
 def test_an_end_within_claim_timeout_is_read_once_the_mailbox_can_be(mailed):
@@ -370,14 +370,14 @@ def test_no_run_gets_a_url_that_expires_before_the_wait_for_it_ends(mailing):
 
 
 def test_a_run_that_the_response_does_not_name_is_taken_by_its_end(mailed):
-    told: list[int] = []
+    answers: list[int] = []
 
     def end():
-        if not told:
-            told.append(task_of_process().flow.reports("success", run_id=True))
+        if not answers:
+            answers.append(task_of_process().flow.reports("success", run_id=True))
 
     task = mailed("garbage", before("get", RUN, end), claim_timeout=MOMENT)
-    assert (task.state, told) == ("success", [200])
+    assert (task.state, answers) == ("success", [200])
 
 
 def kill_at(number):
