@@ -297,7 +297,6 @@ class Uploader:
         if entry is None:
             return 0, []
 
-        confirmed = entry.confirmed
         if entry.digest != digest:
             self._log.warning(
                 "The files, their format or the run are not those of an earlier try, or the task "
@@ -305,8 +304,8 @@ class Uploader:
             )
             return 0, []
 
-        self._log.info("An earlier try sent %d of %d requests.", confirmed, count)
-        return confirmed, entry.responses
+        self._log.info("An earlier try sent %d of %d requests.", entry.confirmed, count)
+        return entry.confirmed, entry.responses
 
     def _send(self, request: Request) -> str:
         return self._retrier.send(lambda: self._hook.get_conn().upload(request), retry_unknown=True)

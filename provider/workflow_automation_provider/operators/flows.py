@@ -165,7 +165,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
     @property
     def _run_link(self) -> str | None:
         """The link of the button **Open run**, empty if there is none; None before it is known."""
-        return self._execution.link if self._execution else None
+        return self._execution.xcoms.link if self._execution else None
 
     def execute_complete(
         self,
@@ -263,7 +263,7 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
         run = earlier = None
         if self._execution:
             run = self._execution.run
-            earlier = self._execution.earlier
+            earlier = self._execution.starter.earlier
 
         # These two errors already say what is known of the run.
         if run is not None and not isinstance(error, RunFailedError | UnidentifiedError):

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from workflow_automation_provider.client.files import Element
-    from workflow_automation_provider.exceptions import WorkflowAutomationError
     from workflow_automation_provider.execution.record.entries import RunResult
     from workflow_automation_provider.execution.record.start_decision import StartOptions
     from workflow_automation_provider.execution.retry import SendRetrier
@@ -74,24 +73,16 @@ class TriggerExecution:
         self._files = files
         record = StartRecord(context, read_end=read_end)
         self._tools = RunTools(record, hook, retrier, options)
-        self._xcoms = RunXComs(context, hook, retrier.log, pushed)
-        self._starter = RunStarter(self._tools)
+        self.xcoms = RunXComs(context, hook, retrier.log, pushed)
+        """What is pushed of the run, with the link to it."""
+        self.starter = RunStarter(self._tools)
+        """What starts the run, with what an earlier try left."""
         # A task that was resumed has uploaded the files of its run.
         self._uploads_files = files is not None and not options.is_resumed
         self.run: RunResult | None = None
         """The run, once it is known; empty if it has begun, but not reported its id."""
         self.uploaded: Sequence[Element] = ()
         """What this process uploaded, for lineage."""
-
-    @property
-    def earlier(self) -> WorkflowAutomationError | None:
-        """What an earlier try left, as an error."""
-        return self._starter.earlier
-
-    @property
-    def link(self) -> str | None:
-        """The link to the run: see :class:`~.run.xcoms.RunXComs`."""
-        return self._xcoms.link
 
     def find(self) -> RunResult | None:
         """
@@ -101,7 +92,7 @@ class TriggerExecution:
         :raises WorkflowAutomationError: if none may be started, or it could not call Airflow
         """
         self._tools.record.use()
-        run = self._starter.find()
+        run = self.starter.find()
         if run is not None:
             self._know(run)
         elif self._tools.options.needs_url:
@@ -126,7 +117,7 @@ class TriggerExecution:
         ):  # the hook rejects all others
             inputs, fields = self._with_url(inputs)
 
-        run = self._starter.send(self._tools.hook.prepare_trigger(inputs, flow_id), fields)
+        run = self.starter.send(self._tools.hook.prepare_trigger(inputs, flow_id), fields)
         self._know(run)
         return run
 
@@ -138,14 +129,14 @@ class TriggerExecution:
         :raises BaseException: Airflow's signal to suspend the task
         """
         assert self.run is not None  # noqa: S101
-        known = self._starter.known
+        known = self.starter.known
         # As recorded when the run was started, whatever the DAG says now.
         if not known.start.wait_for_completion:
             if self._tools.options.wait_for_completion or self._tools.options.is_resumed:
                 raise self._not_awaited(self.run)
             return self.run
 
-        return CompletionWait(self._tools, self._xcoms).wait(known)
+        return CompletionWait(self._tools, self.xcoms).wait(known)
 
     def _not_awaited(self, run: RunResult) -> RunTimeoutError:
         """Return the error for a task that waits, and a start that does not say so."""
@@ -166,11 +157,11 @@ class TriggerExecution:
         """Keep the run, and store the link to it, at once if the task goes on after that."""
         self.run = run
         # A task that was resumed has stored it, or stores it with the run's XComs.
-        waits = self._starter.known.start.wait_for_completion
+        waits = self.starter.known.start.wait_for_completion
         begins_to_wait = waits and not self._tools.options.is_resumed
-        self._xcoms.keep_link(run)
+        self.xcoms.keep_link(run)
         if begins_to_wait or self._uploads_files:
-            self._xcoms.push_link()
+            self.xcoms.push_link()
 
     # Start --------------------------------------------------------------------------------------
 
@@ -245,7 +236,7 @@ class TriggerExecution:
         if not self._uploads_files:
             return False
 
-        known = self._starter.known
+        known = self.starter.known
         end = known.reports.end
         if end and end.status == "failed":
             self._tools.retrier.log.warning("The run has failed: no files are uploaded.")
@@ -262,7 +253,7 @@ class TriggerExecution:
         :param flow_id: the flow, None for the connection's
         :raises WorkflowAutomationError: if they could not be uploaded
         """
-        known = self._starter.known
+        known = self.starter.known
         with usable_connection("The run was started"):
             run = known.run(redactor_for(self._tools.hook, known.start.conn_id))
             origin = origin_of(self._tools.hook.get_conn().base_url)
