@@ -280,6 +280,7 @@ class Uploader:
 
             self._confirm(entry)
             now = time.monotonic()
+
             if is_last or now - logged_at >= _INTERVAL:
                 logged_at = now
                 self._log.info(

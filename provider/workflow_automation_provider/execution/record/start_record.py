@@ -309,10 +309,10 @@ class StartRecord(TaskRecord):
         fields: dict[str, Any] = {}
         if before:
             fields = {name: getattr(before, name) for name in _ADOPTED_FIELDS}
-        if before and before.token_hash:
-            fields["issuer"] = before.issuer or before.place
-        if before and before.mailbox:
-            wait.pop("heartbeat_timeout", None)  # its run can report nothing but its end
+            if before.token_hash:
+                fields["issuer"] = before.issuer or before.place
+            if before.mailbox:
+                wait.pop("heartbeat_timeout", None)  # its run can report nothing but its end
 
         start = self.new_start(run=run, **fields, **wait)
         self.write_start(start)

@@ -26,6 +26,7 @@ def callback_url(hook: WorkflowAutomationHook) -> str:
         base = hook.extra.callback_base_url or _base_url(allow_http=hook.extra.allow_http)
         host = urlsplit(base).hostname or ""
         service = urlsplit(hook.get_conn().base_url).hostname or ""
+
         if is_loopback(host) and not is_loopback(service):
             raise InvalidRequestError(
                 f"Only this machine reaches {base}: the flow could not call back."

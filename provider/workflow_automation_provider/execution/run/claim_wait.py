@@ -50,6 +50,7 @@ def wait_for_claim(tools: RunTools, known: KnownStart, *, looks: bool = True) ->
     # Another worker's clock may be ahead.
     until = min(known.start.at, datetime.now(UTC)) + tools.options.claim_timeout
     is_logged, problem = False, None
+
     while True:
         if looks:
             known, problem = _looked(tools, known)

@@ -167,6 +167,7 @@ class CompletionWait:
     def _overdue(self, known: KnownStart) -> RunTimeoutError:
         where = self._tools.run_of(known).get("run_link", "the run")
         timeout = known.until - known.since
+
         overdue = RunTimeoutError(
             f"No result was reported within completion_timeout ({timeout}). "
             f"{self._reports_text(known)}",

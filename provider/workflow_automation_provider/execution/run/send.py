@@ -136,6 +136,7 @@ class StartSender:
         started = run_result(run.run_id, run.run_link, run.flow_id, response)
         outcome = Outcome(status="started", at=datetime.now(UTC), run=started)
         is_recorded = self._write_outcome(outcome)
+
         if not is_recorded and self._start.wait_for_completion:
             # A task that waits is continued by its record alone.
             raise UnidentifiedError(
