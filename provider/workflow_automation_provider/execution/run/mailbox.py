@@ -62,10 +62,4 @@ def read_end(url: str, token: str) -> End | None:
             ),
         ) from None
 
-    return End(
-        at=written.at,
-        status=ended.status,
-        run_id=ended.run_id,
-        result=ended.result,
-        message=ended.message,
-    )
+    return End(written.at, ended.status, ended.run_id, ended.result, ended.message)
