@@ -127,7 +127,7 @@ class BatchRecord(TaskRecord):
         """How many there are, also from before a Clear."""
         self._ended: int | None = None
         self._is_read = False
-        # Those that this try has opened, and that have no result yet.
+        # Those that this try has opened, and that have no result yet, also not of an earlier try.
         self._in_flight: set[int] = set()
         # By index; empty for an item that is not known yet.
         self._digests: list[bytes] = []
@@ -188,9 +188,7 @@ class BatchRecord(TaskRecord):
             self.results.keys[int(index)] = key
 
         for index, result in entry.results.items():
-            item: BatchItem = {"index": int(index)}
-            item.update(result)
-            self.results.put(item)
+            self.results.put({"index": int(index), **result})
 
     def write(self, opened: Sequence[Item], results: Sequence[BatchItem]) -> None:
         """
@@ -253,10 +251,9 @@ class BatchRecord(TaskRecord):
         return parts
 
     def _write_entry(self, opened: Sequence[Item], results: dict[str, BatchItem]) -> None:
-        self._in_flight.update(item.index for item in opened)
         # An item that is sent again is in flight as well, but the counts have it as unknown.
-        statuses = map(self.results.status, self._in_flight)
-        uncounted = [status for status in statuses if status == "not started"]
+        indexes = {item.index for item in opened}
+        self._in_flight |= {n for n in indexes if self.results.status(n) == "not started"}
 
         entry = BatchEntry(
             try_number=self._ti.try_number,
@@ -265,7 +262,7 @@ class BatchRecord(TaskRecord):
             opened={str(item.index): item.digest.hex() for item in opened},
             results=results,
             counts=self.results.counts,
-            in_flight=len(uncounted),
+            in_flight=len(self._in_flight),
             keys={str(item.index): item.key for item in opened if item.key is not None},
             folder=self.folder,
             until=self.until if self.folder else None,

@@ -153,16 +153,10 @@ class Results:
             item = self.get(index)
             if item is None:
                 item = {"index": index, "status": "not started", "why": why_not}
-            yield self.with_key(item)
+            if index in self.keys:
+                item["key"] = self.keys[index]
 
-    def with_key(self, item: BatchItem) -> BatchItem:
-        """Return a result with the key of its item, if it has one."""
-        key = self.keys.get(item["index"])
-        if key is None:
-            return item
-        keyed: BatchItem = {"index": item["index"], "key": key}
-        keyed.update(item)
-        return keyed
+            yield item
 
     def name_of(self, index: int) -> str:
         """Return what an item is called in the log and in the table of an error."""
@@ -196,9 +190,8 @@ def started(index: int, run: Run) -> BatchItem:
     if run.run_id is None and run.response is not None:
         response = _kept(run.response)
 
-    item: BatchItem = {"index": index, "status": "started"}
-    item.update(cast("BatchItem", run_result(run.run_id, run.run_link, response=response)))
-    return item
+    fields = cast("BatchItem", run_result(run.run_id, run.run_link, response=response))
+    return {"index": index, "status": "started", **fields}
 
 
 def _kept(response: object) -> object:

@@ -107,16 +107,28 @@ def test_what_was_written_is_read(context, store, history, run_id):
 def test_many_items_stay_inside_the_limits(context, store):
     record = record_of(context, store)
     link = "https://service.example/workspaces/0f0e0d0c/flows/the-flow/runs/{}"
+    expected = dict[int, object]()
+    results = list[Any]()
     for first in range(0, 5_000, 1000):
+        indexes = range(first, first + 1000)
+        record.write(opened(*indexes), results)
+        expected |= {item["index"]: item for item in results} | dict.fromkeys(indexes)
         results = [
             {**started(index, f"run-{index:032}"), "run_link": link.format(index)}
-            for index in range(first - 1000, first)
-            if first
+            for index in indexes
         ]
-        record.write(opened(*range(first, first + 1000)), results)
     check_sizes(store)
     assert len(store.entries) < 100
-    assert len(state(record_of(context, store, try_number=2))) == 5_000
+    assert state(record_of(context, store, try_number=2)) == expected
+
+
+def test_long_results_have_entries_of_their_own(context, store):
+    record = record_of(context, store)
+    results = [started(index, "1" * (LIMIT // 2)) for index in range(2)]
+    record.write(opened(0, 1), [])
+    record.write([], results)
+    check_sizes(store)
+    assert state(record_of(context, store, try_number=2)) == dict(enumerate(results))
 
 
 @pytest.mark.parametrize("is_written", [False, True])
