@@ -22,6 +22,7 @@ from raw_server import response
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
+    InvalidRequestError,
     OutcomeUnknownError,
     RejectedError,
     UnidentifiedError,
@@ -157,6 +158,30 @@ def test_the_flow_of_the_connection_is_recorded(batch, workflow_automation_conne
     workflow_automation_connect(extra={"flow_id": "of-the-connection"})
     batch(rows(1))
     assert entries_of(batch.context["task_state_store"])[-1]["flow_id"] == "of-the-connection"
+
+
+def test_a_batch_that_loses_items_while_they_are_sent_fails(batch, service):
+    items = rows(9)
+
+    def lose_the_last(*_):
+        del items[8:]
+
+    with pytest.raises(InvalidRequestError, match=r"batch\[8\] changed"):
+        batch(items, max_concurrency=1, before_set=lose_the_last)
+    assert {*times_started(service).values()} == {1}
+
+
+def test_a_file_that_grows_while_it_is_sent_fails(batch, service, tmp_path):
+    path = tmp_path / "batch.jsonl"
+    path.write_text("".join(f'{{"n": {n}}}\n' for n in range(9)))
+
+    def add_one(*_):
+        with path.open("a") as file:
+            file.write('{"n": 9}\n')
+
+    with pytest.raises(InvalidRequestError, match=r"batch\[9\] .*changed"):
+        batch(str(path), max_concurrency=1, before_set=add_one)
+    assert {*times_started(service)} <= {*range(9)}
 
 
 def test_a_response_without_run_id_is_kept(batch, service):

@@ -175,7 +175,7 @@ def test_a_process_that_airflow_has_given_up_sends_nothing_though_its_write_is_c
         time.sleep(0.5)  # in which the threads go on
         raise RuntimeError
 
-    with pytest.raises(WorkflowAutomationError, match="interrupted"):
+    with pytest.raises(WorkflowAutomationError, match="interrupted by RuntimeError: Airflow"):
         batch(rows(8), max_concurrency=1, before_set=give_up)
     assert times_started(service) == Counter(range(8))
 
