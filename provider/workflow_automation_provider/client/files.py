@@ -397,5 +397,5 @@ def changed(file: File, what: str) -> FileUnavailableError:
     """Return the error for a file that has changed while it was sent."""
     return FileUnavailableError(
         f"{file.source} {what} while it was being uploaded.",
-        consequence="The request was aborted before all of it was sent: no files were accepted.",
+        consequence="The request was aborted: its files were not accepted.",
     )

@@ -216,11 +216,11 @@ class Uploader:
         requests = self._prepared(run_id, flow_id)
         names = ", ".join(name or "a mapping" for name in _names_of(self.elements))
         self._log.info(
-            "Uploading for run %s: %d elements of %d bytes. The first: %s.",
+            "Uploading for run %s: %s (files: %d, bytes: %d).",
             run_id,
+            names,
             len(self.elements),
             _size_of(self.elements),
-            names,
         )
         file_format = self._file_format or self._hook.extra.file_format
         warn_of_repeated_names(requests, file_format, self._log)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from functools import partial
-from itertools import count
+from itertools import chain, count, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -217,7 +217,7 @@ def test_state_result_and_log_are_bounded(service, store, attempt, log):
         "response": long[:-1],
     }
     text = log()
-    assert mentions(text, "1100 elements")
+    assert mentions(text, "files: 1100")
     assert text.count("a mapping") == 20
 
 
@@ -250,7 +250,7 @@ class TestLog:
         logged = [number for number in range(1, 13) if f"Request {number} of 12 confirmed" in text]
         assert logged == [3, 6, 9, 12]
         assert text.count("1 file received") == 4
-        assert mentions(text, "run 1001: 12 elements of 12 bytes", "a, b, c, d, e, f, g, h, i, j")
+        assert mentions(text, "run 1001: a, b, c, d, e, f, g, h, i, j", "(files: 12, bytes: 12)")
 
 
 def is_gone():
@@ -329,6 +329,21 @@ class TestTries:
             upload({"row": 1}, file, files_per_request=1).execute(attempt(try_number=2))
         assert caught.value.consequence == NOTHING_SENT_NOW
         assert len(service.uploads) == 1
+
+    def test_a_file_that_changes_does_not_deny_what_this_try_has_sent(self, service, attempt):
+        looks = chain("aab", repeat("b"))
+        file = File(
+            "a",
+            1,
+            "text/csv",
+            "<a>",
+            open=lambda: io.BytesIO(b"x"),
+            fingerprint=lambda: next(looks),
+        )
+        with pytest.raises(FileUnavailableError) as caught:
+            upload({"row": 1}, file, files_per_request=1, file_format="base64").execute(attempt())
+        assert len(service.uploads) == 1
+        assert caught.value.consequence.endswith("its files were not accepted.")
 
     def test_a_record_that_cannot_be_read_says_nothing_of_a_run(self, service, store, attempt):
         store.entries[KEY] = {"digest": "x", "confirmed": "all"}
