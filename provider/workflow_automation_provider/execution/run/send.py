@@ -40,37 +40,40 @@ REVOKED = "A run of it that claims its start from now on is told to stop."
 
 
 class StartSender:
-    """The sending of one start."""
+    """
+    The sending of one start.
 
-    def __init__(self, tools: RunTools) -> None:
+    :param request: that of the start
+    """
+
+    def __init__(self, tools: RunTools, request: Request, start: Start) -> None:
         self._tools = tools
-        self._start: Start
-        self._request: Request
+        self._request = request
+        self._start = start
         # Whether the last byte of a request was sent, and no response has said that it did nothing.
         self._may_have_started = False
 
-    def send(self, request: Request, start: Start, before: KnownStart | None) -> KnownStart:
+    def send(self, before: KnownStart | None) -> KnownStart:
         """
-        Record a start, send its request, and record its outcome.
+        Record the start, send its request, and record its outcome.
 
         :param before: what is known of the start before, None if there is none
         :return: what is known of the start, which has a run
         :raises WorkflowAutomationError: if no run was started, or it is unknown whether one was
         """
         if self._tools.retrier.is_ended():
-            raise NotSentError(f"{request.title} was not sent: the task was ended.")
+            raise NotSentError(f"{self._request.title} was not sent: the task was ended.")
 
-        self._request, self._start = request, start
         self._log_start()
         try:
-            self._tools.record.write_start(start)
-            if not self._tools.record.may_send(start, before):
+            self._tools.record.write_start(self._start)
+            if not self._tools.record.may_send(self._start, before):
                 raise NotSentError(
-                    f"{request.title} was not sent: Airflow no longer runs this try, or has lost "
-                    "its record."
+                    f"{self._request.title} was not sent: Airflow no longer runs this try, or has "
+                    "lost its record."
                 )
 
-            longest = _LONGEST if start.mailbox else math.inf
+            longest = _LONGEST if self._start.mailbox else math.inf
             run = self._tools.retrier.send(self._send_request, longest=longest)
         except WorkflowAutomationError as error:
             return self._after_error(error)

@@ -136,9 +136,9 @@ class RunStarter:
             **url_fields,
         )
         before = self._text(self._last) if self._last and start.earlier else ""
-        sender = StartSender(self._tools)
+        sender = StartSender(self._tools, request, start)
         try:
-            return self._return(sender.send(request, start, self._last))
+            return self._return(sender.send(self._last))
         except (OutcomeUnknownError, UnidentifiedError) as error:
             # Where no run was started, the task's error mentions what an earlier try left.
             if not before:
