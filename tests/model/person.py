@@ -43,7 +43,7 @@ class Tab(NamedTuple):
 
     @property
     def text(self) -> str:
-        return self.advice.sentences[0]
+        return self.advice.sentences[self.start.name]
 
     @property
     def kinds(self) -> set[ActionKind]:

@@ -39,7 +39,7 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from workflow_automation_provider.execution.errors import TICK
@@ -68,13 +68,14 @@ _NOTHING_TO_DO = "Nothing to do: the task goes on by itself."
 
 class Advice(NamedTuple):
     """
-    What is said of each start, in their order, and what a person may do with the task.
+    What is said of each start, and what a person may do with the task.
 
-    :param sentences: what is known, and what to look for
+    :param sentences: by the name of the start, what is known, and what to look for; that of a batch
+        by an empty name
     :param actions: the one that comes first in mind is the first
     """
 
-    sentences: Sequence[str]
+    sentences: Mapping[str, str]
     actions: Sequence[Action]
 
 
@@ -84,22 +85,23 @@ def advise(task: TaskNow, starts: Sequence[TaskStart]) -> Advice:
 
     :param starts: the last start of each name
     """
-    return Advice([_sentence(task, start) for start in starts], actions_of(task, starts))
+    sentences = {start.name: _sentence(task, start) for start in starts}
+    return Advice(sentences, actions_of(task, starts))
 
 
 def advise_batch(task: TaskNow, batch: KnownBatch, state: RunStatus, is_current: bool) -> Advice:
     """Return what is said of a batch, and what a person may do: mark its task."""
     if not is_current:
-        return Advice([f"{_SINCE} It starts all items again."], ())
+        return Advice({"": f"{_SINCE} It starts all items again."}, ())
     if state is RunStatus.WAITING and task.is_suspended:
         awaited = "all runs have written their ends, or the time is up"
         lost = (
             " There is no output file, and what lies in "
             f"{batch.folder.partition('?')[0]} is read by nobody."
         )
-        return Advice([_of_wait(awaited)], marks("The runs", "", lost))
+        return Advice({"": _of_wait(awaited)}, marks("The runs", "", lost))
     if not task.has_ended:
-        return Advice([_NOTHING_TO_DO], ())
+        return Advice({"": _NOTHING_TO_DO}, ())
 
     lines = [
         "Correct those that were rejected. Start those that failed or have no run in a new batch.",
@@ -113,7 +115,7 @@ def advise_batch(task: TaskNow, batch: KnownBatch, state: RunStatus, is_current:
         label = "Go on with these ends: mark as success"
         question = "Marks the task as success. The next tasks get the output file."
         actions = [Action(ActionKind.SUCCEED, label, question)]
-    return Advice(["\n".join(lines)], actions)
+    return Advice({"": "\n".join(lines)}, actions)
 
 
 def _sentence(task: TaskNow, start: TaskStart) -> str:

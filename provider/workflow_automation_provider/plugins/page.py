@@ -163,12 +163,10 @@ def tab(task: queries.Task, *, base: str, may_change: bool) -> Response:
     """
     now, runs = task.now, task.runs
     starts = _last_of_each_name(runs)
-    sentences, actions = advise(now, starts)
-    names: list[str | None] = [start.name for start in starts]
-    said = dict(zip(names, sentences, strict=True))
+    advice = advise(now, starts)
     batch = next((run for run in runs if run.start is None), None)
     if batch:  # which has no starts beside it
-        [said[None]], actions = advise_batch(now, batch.batch, batch.state, batch.is_current)
+        advice = advise_batch(now, batch.batch, batch.state, batch.is_current)
 
     last = _last(runs)
     return response(
@@ -176,10 +174,10 @@ def tab(task: queries.Task, *, base: str, may_change: bool) -> Response:
         base=base,
         row=task.row,
         cards=[run for run in last if not run.start or run.start.is_last],
-        sentence=lambda run: said[run.start.name if run.start else None],
+        sentence=lambda run: advice.sentences[run.start.name if run.start else ""],
         runs=last,
         left_out=len(runs) - len(last),
-        actions=actions,
+        actions=advice.actions,
         is_waiting=now.is_suspended,
         forgotten=given_keys(starts),
         may_change=may_change,

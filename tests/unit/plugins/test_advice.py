@@ -193,7 +193,7 @@ def all_advice() -> Iterator[str]:
 def in_words(row: str, advice: Advice) -> str:
     """Return what the tab has of a task."""
     lines = [f"## {row}"]
-    lines += advice.sentences
+    lines += advice.sentences.values()
     for action in advice.actions:
         takes_result = " (takes a result)" if action.takes_result else ""
         of_names = f" ({action.names} names)" if action.names > 1 else ""
@@ -293,7 +293,7 @@ def test_what_was_given_can_be_taken_back() -> None:
 @pytest.mark.parametrize("drops_state", [False, True])
 def test_a_clear_of_airflow_3_4_keeps_the_state_only_if_it_is_told(drops_state: bool) -> None:
     now = task(drops_state=drops_state)
-    text = advise(now, [known(given="7")]).sentences[0]
+    text = advise(now, [known(given="7")]).sentences[""]
     assert ("Keep task state and resume" in text) is drops_state
 
 

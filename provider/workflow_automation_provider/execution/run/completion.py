@@ -95,8 +95,9 @@ class CompletionWait:
 
                 continue
 
-            if self._tools.options.trigger_failure:
-                raise self._trigger_failed(known)
+            failure = self._tools.options.trigger_failure
+            if failure:
+                raise trigger_failed(failure).with_facts(**self._ids(known))
             if is_supervised():
                 self._suspend(known, left)
             # Outside a scheduler, nobody would wake the task.
@@ -143,13 +144,6 @@ class CompletionWait:
     def _last_report_at(self, known: KnownStart) -> datetime:
         """Return when the run last reported something, or the wait began."""
         return known.last_report_at(self._tools.record.last_message(known.start))
-
-    def _trigger_failed(self, known: KnownStart) -> WorkflowAutomationError:
-        """Return the error for a task whose trigger has failed, or was never run in time."""
-        failure = self._tools.options.trigger_failure
-        if failure == "Trigger timeout":
-            return self._overdue(known)
-        return trigger_failed(failure).with_facts(**self._ids(known))
 
     def _timed_out(self, known: KnownStart) -> RunTimeoutError:
         """Return the error for a run that is overdue, or silent."""

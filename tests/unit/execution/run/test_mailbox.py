@@ -152,6 +152,7 @@ def test_a_trigger_that_failed_ends_the_try_and_the_next_one_waits_again(mailed)
 
 def test_a_trigger_that_was_not_run_in_time_is_an_overdue_run(mailed):
     task = mailed()
+    later(task, days=2)
     task.rows.defer("__fail__", TIMED_OUT)
     error = task.try_().error
     assert (task.state, error.code) == ("failed", Code.RUN_OVERDUE)
