@@ -16,7 +16,7 @@ Status  When
 408     the body is not complete after 10 seconds
 400     the body is not what a flow may say
 404     the run is not wanted: the task has ended, was cleared, or has another run; it should stop
-409     the run has reported another end: the response says when
+409     the run has reported another end
 200     the run should go on, or its end is stored; a repeat gets the same
 503     the task is deciding, the database is locked or gone, or too much is pending: call again
 ======  ==========================================================================================
@@ -73,11 +73,11 @@ _PENDING = threading.BoundedSemaphore(64)
 
 _T = TypeVar("_T")
 
-# Of each verdict but OTHER_END, whose response names the other end.
-_RESPONSES: dict[Verdict, tuple[int, str]] = {
+_RESPONSES = {
     Verdict.STOP: (404, "No task wants this run, or it lacks the run_id of its first step: stop."),
     Verdict.GO_ON: (200, "The run has the task: go on."),
     Verdict.END: (200, "The end is stored."),
+    Verdict.OTHER_END: (409, "The run has reported another end, which is in the tab Flow run."),
     Verdict.WAIT: (503, "The task is deciding: call again."),
 }
 
@@ -171,11 +171,7 @@ def _handle(token: str, issued: callback_store.IssuedToken, body: bytes) -> Resp
     except ValueError as error:
         return _refused(issued, 400, str(error))
 
-    verdict, end = callback_store.respond(issued, report)
-    if verdict is Verdict.OTHER_END and end:
-        at = end.at.isoformat(timespec="seconds")
-        return _response(409, f"The task has another end: {end.status!r} from {at}.")
-
+    verdict = callback_store.respond(issued, report)
     return _response(*_RESPONSES[verdict])
 
 

@@ -52,7 +52,6 @@ from workflow_automation_provider.execution.record.callback_decision import (
 from workflow_automation_provider.execution.record.entries import (
     START,
     START_KEY,
-    End,
     Entry,
     LastMessage,
     Start,
@@ -135,18 +134,17 @@ def find(token: str) -> IssuedToken | None:
         return IssuedToken(digest, task, start_key(issuer.place))
 
 
-def respond(token: IssuedToken, report: Report) -> tuple[Verdict, End | None]:
+def respond(token: IssuedToken, report: Report) -> Verdict:
     """
     Decide what to say to a run, and store what it reports.
 
-    :return: the verdict, and the end that the run has reported
     :raises UnavailableError: if the database is locked or cannot be reached
     """
     now = datetime.now(UTC)
     with _transaction(writes=True) as session:
         locked = _lock(session, token)
         if locked is None:
-            return Verdict.STOP, None
+            return Verdict.STOP
 
         seen = locked.seen
         verdict, after = verdict_on(report, seen, now)
@@ -163,7 +161,7 @@ def respond(token: IssuedToken, report: Report) -> tuple[Verdict, End | None]:
             why = "404: the end has no run_id, and the run has sent one before"
             _change_message(locked, refused_at=now, refusal=why)
 
-        return verdict, after.end
+        return verdict
 
 
 def _lacks_run_id(report: Report, seen: Seen) -> bool:
