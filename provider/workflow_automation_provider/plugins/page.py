@@ -101,7 +101,10 @@ def _flow_runs(request: Request, user: GetUserDep, q: str = "", state: str = "")
         TaskInstance.end_date > datetime.now(UTC) - DOUBT_FOR,
     )
     tasks, has_more = queries.read(
-        TaskInstance.dag_id.in_(dag_ids), or_(is_live, has_failed), queries.HAS_OURS
+        TaskInstance.dag_id.in_(dag_ids),
+        or_(is_live, has_failed),
+        queries.HAS_OURS,
+        max_entries=queries.MAX_ENTRIES,
     )
 
     current = [run for task in tasks for run in task.runs if run.is_current]
@@ -122,6 +125,7 @@ def _flow_runs(request: Request, user: GetUserDep, q: str = "", state: str = "")
         max_rows=MAX_ROWS,
         doubt_days=DOUBT_FOR.days,
         max_tasks=queries.MAX_TASKS,
+        max_entries=queries.MAX_ENTRIES,
     )
 
 

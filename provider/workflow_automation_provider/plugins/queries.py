@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 MAX_TASKS = 5000
 """How many tasks are read: the newest."""
 
+MAX_ENTRIES = 1000
+"""How many entries of one task are read for the page of all runs: the newest."""
+
 COLUMNS = (
     "id",
     *COORDINATES,
@@ -85,19 +88,22 @@ class Task(NamedTuple):
         return run_views(self.row, self.now, self.entries)
 
 
-def read(*conditions: Any) -> tuple[list[Task], bool]:
+def read(*conditions: Any, max_entries: int | None = None) -> tuple[list[Task], bool]:
     """
     Return the newest tasks, and whether there is more that was not read.
 
     :param conditions: which tasks
+    :param max_entries: how many entries of each are read at most, None for all
     """
     with create_session() as session:
         rows = session.execute(_tasks_query(conditions).limit(MAX_TASKS + 1)).all()
         tasks = {_place(row): Task(row, {}) for row in rows[:MAX_TASKS]}
-        _read_starts(session, tasks)
+        _read_starts(session, tasks, max_entries)
         _read_batches(session, tasks)
 
-    return list(tasks.values()), len(rows) > MAX_TASKS
+    found = list(tasks.values())
+    has_more = len(rows) > MAX_TASKS or any(len(task.entries) == max_entries for task in found)
+    return found, has_more
 
 
 def _tasks_query(conditions: Iterable[Any]) -> Select[Any]:
@@ -119,10 +125,18 @@ def _entries_query(*conditions: Any) -> Select[Any]:
     return query.where(*conditions)
 
 
-def _read_starts(session: Session, tasks: Mapping[Any, Task]) -> None:
+def _read_starts(
+    session: Session, tasks: Mapping[Any, Task], max_entries: int | None = None
+) -> None:
     """Add the entries of tasks without a batch: a start is older than the rest of its entries."""
     ids = [task.row.id for task in tasks.values() if not task.row.batch]
-    for entry in session.execute(_entries_query(TaskInstance.id.in_(ids), _IS_OURS)):
+    query = _entries_query(TaskInstance.id.in_(ids), _IS_OURS)
+    if max_entries:
+        of_task = func.row_number().over(partition_by=_place(Store), order_by=Store.id.desc())
+        numbered = query.add_columns(of_task.label("number")).subquery()
+        query = select(numbered).where(numbered.c.number <= max_entries)
+
+    for entry in session.execute(query):
         tasks[_place(entry)].entries[entry.key] = json_value(entry.value)
 
 

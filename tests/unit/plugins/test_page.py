@@ -639,6 +639,18 @@ class TestList:
         assert len(found.rows) == 3
         assert "of 3" in found.text
 
+    def test_the_newest_entries_of_a_task_with_many(self, dag, listed, monkeypatch):
+        task = Task(dag, starts=False)
+        for number in range(4):
+            entry = {"at": ago(9).isoformat(), "max_tries": 2, "conn_id": task.mark}
+            task.put(f"workflow_automation_start/1/0/{number}", entry)
+        assert listed().text.count(task.mark) == 4
+        monkeypatch.setattr(queries, "MAX_ENTRIES", 3)
+        found = listed()
+        rows = [row for row in found.rows if task.mark in row]
+        assert sorted(row.split(task.mark)[1].split("|")[1] for row in rows) == ["1", "2", "3"]
+        assert "the 3 newest entries of each" in found.text
+
     def test_the_number_of_queries_does_not_grow(self, dag, viewer):
         from airflow import settings
 

@@ -205,6 +205,8 @@ class KnownStart(NamedTuple):
             words = f"continued with run {self.start.run['run_id']} that a person entered"
         elif "run_id" in run:
             words = f"started run {run['run_id']}"
+        elif self.reports.run_id:
+            words = "started a run whose run_id cannot be shown"
         elif "response" in run:
             words = "started a run without a run_id"
         if "run_link" in run:

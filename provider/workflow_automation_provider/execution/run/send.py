@@ -141,12 +141,13 @@ class StartSender:
         is_recorded = self._write_outcome(outcome)
 
         if not is_recorded and self._start.wait_for_completion:
-            # A task that waits is continued by its record alone.
-            raise UnidentifiedError(
+            # A task that waits is continued by its record alone: by what the run has reported.
+            error = UnidentifiedError(
                 "The run could not be recorded, so nothing can wait for its end.",
                 consequence=f"{run_text(run.run_id)} was started.",
                 run_id=run.run_id,
             )
+            return self._after_error(error, outcome)
 
         known = KnownStart(start=self._start, outcome=outcome)
         if self._start.token_hash is None:
@@ -159,24 +160,23 @@ class StartSender:
             self._tools.log.warning("Whether another run has claimed is unknown.", exc_info=True)
             return known
 
-    def _after_error(self, error: WorkflowAutomationError) -> KnownStart:
+    def _after_error(
+        self, error: WorkflowAutomationError, outcome: Outcome | None = None
+    ) -> KnownStart:
         """
         Record what the response said; return what is known of the run, if one has begun anyway.
 
         If no later try would do it, the token is revoked: until then, even the run of a rejected
         request can claim.
 
+        :param outcome: the one that could not be recorded
         :raises WorkflowAutomationError: if no run has begun
         """
-        outcome = None
-        now = datetime.now(UTC)
-        if error.accepted is Accepted.NO:
-            outcome = Outcome(status="not started", at=now)
-        elif error.accepted is Accepted.YES:
-            outcome = Outcome(status="unidentified", at=now, reason=error.reason)
+        if outcome is None:
+            outcome = _outcome_of(error)
+            if outcome:
+                self._write_outcome(outcome)
 
-        if outcome:
-            self._write_outcome(outcome)
         if self._start.token_hash is None:
             raise error
 
@@ -278,3 +278,13 @@ class StartSender:
             return False
 
         return True
+
+
+def _outcome_of(error: WorkflowAutomationError) -> Outcome | None:
+    """Return what an error has said of a start, None if that is unknown."""
+    now = datetime.now(UTC)
+    if error.accepted is Accepted.NO:
+        return Outcome(status="not started", at=now)
+    if error.accepted is Accepted.YES:
+        return Outcome(status="unidentified", at=now, reason=error.reason)
+    return None

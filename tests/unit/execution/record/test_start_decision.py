@@ -205,7 +205,7 @@ def test_a_start_is_described_with_the_reports_of_its_run(outcome):
 def test_an_id_that_the_run_has_said_is_withheld_without_the_connection():
     reports = RunReports(claim=Claim(AT, "7"))
     text = KnownStart(start=start(), reports=reports).text(None)
-    assert mentions(text, "run_id is unknown")
+    assert mentions(text, "cannot be shown")
     assert "7" not in text
 
 

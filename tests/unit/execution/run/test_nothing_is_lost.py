@@ -231,6 +231,24 @@ def test_a_run_that_could_not_be_recorded_is_named(world):
     assert f"Run {run} was started." in task.last.error.consequence
 
 
+def test_a_run_that_could_not_be_recorded_keeps_its_id(world):
+    task = world(claims(wait_for_completion=True, claim_timeout=timedelta(seconds=5)))
+
+    responses: list[int] = []
+
+    def fail():
+        raise RuntimeError("No database")
+
+    task.try_(
+        before("set", OUTCOME, lambda: responses.append(task.flow.reports("started"))),
+        before("set", OUTCOME, fail, nth=None),
+    )
+    assert responses == [200]
+    run = task.flow.runs[0].run_id
+    assert task.state == "awaiting_input"
+    assert task.xcoms["return_value"].get("run_id") == run
+
+
 def test_an_end_that_comes_while_files_are_uploaded_is_seen_at_once(world):
     task = world(waits(files=FILES))
     task.try_(before("get", UPLOAD_KEY, "kill"))
