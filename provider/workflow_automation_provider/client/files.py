@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -287,25 +286,6 @@ def path_of(file: File) -> str:
     if file.path is None:
         return file.name
     return file.path
-
-
-def repeated_names(elements: Iterable[object], file_format: FileFormat) -> list[str]:
-    """
-    Return the names that several files of a request have: the service cannot tell these apart.
-
-    :param elements: those of the request
-    :param file_format: of its files: where it has their paths, these count in place of the names
-    """
-    words = [file_format] if isinstance(file_format, str) else list(file_format.values())
-    files = [element for element in elements if isinstance(element, File)]
-    if "path" in words:
-        names = [path_of(file) for file in files]
-    elif "name" in words:
-        names = [file.name for file in files]
-    else:
-        names = []
-
-    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def read_whole(file: File, reading: Reading | None = None) -> Iterator[bytes]:

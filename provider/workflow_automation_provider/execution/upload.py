@@ -31,11 +31,7 @@ from workflow_automation_provider.exceptions import (
 )
 from workflow_automation_provider.execution.record.entries import entry_of, read_entry
 from workflow_automation_provider.execution.record.state_store import TaskRecord
-from workflow_automation_provider.hooks.files.sources import (
-    FileSource,
-    resolve,
-    warn_of_repeated_names,
-)
+from workflow_automation_provider.hooks.files.sources import FileSource, resolve
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -223,8 +219,6 @@ class Uploader:
             _size_of(self.elements),
         )
         file_format = self._file_format or self._hook.extra.file_format
-        warn_of_repeated_names(requests, file_format, self._log)
-
         target = [requests[0].flow_id, run_id, file_format, self._max_tries]
         return self._send_unconfirmed(run_id, _digest(target, requests), requests)
 

@@ -184,12 +184,11 @@ class WorkflowAutomationHook(BaseHook):
             :mod:`workflow_automation_provider.exceptions`
         """
         # Imported here, because only uploads need it, and object storage is slow to import.
-        from workflow_automation_provider.hooks.files.sources import resolve, warn_of_repeated_names
+        from workflow_automation_provider.hooks.files.sources import resolve
 
         with self._locating(flow_id):
             elements = resolve(files)
             (request,) = self.prepare_uploads(run_id, elements, flow_id)
-            warn_of_repeated_names([request], self.extra.file_format, self.log)
             response = self.get_conn().upload(request)
 
         collect(self, request.flow_id, read=elements)

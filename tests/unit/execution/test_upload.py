@@ -170,37 +170,16 @@ def test_all_is_sent_again_if_the_requests_differ(service, attempt, write, log, 
     assert mentions(log(), "an earlier try", "sending all files")
 
 
-class TestEqualNames:
-    @pytest.fixture(autouse=True)
-    def _folders(self, tmp_path):
-        for name in ("x/data.csv", "y/z/data.csv"):
-            path = tmp_path / "in" / name
-            path.parent.mkdir(parents=True)
-            path.write_text(name)
+def test_a_path_is_relative_to_the_fixed_part_of_the_glob(service, attempt, tmp_path):
+    for name in ("x/data.csv", "y/z/data.csv"):
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(name)
 
-    def test_a_path_is_relative_to_the_fixed_part_of_the_glob(self, service, attempt, tmp_path):
-        upload(f"{tmp_path}/in/**/*.csv", f"{tmp_path}/in/x/data.csv", file_format="path").execute(
-            attempt()
-        )
-        assert uploaded(service) == [["x/data.csv", "y/z/data.csv", "data.csv"]]
-
-    @pytest.mark.parametrize(
-        ("options", "warns"),
-        [
-            ({}, True),
-            ({"file_format": {"file": "name", "size": "size"}}, True),
-            ({"file_format": {"file": "name", "place": "path"}}, False),
-            ({"file_format": "size"}, False),
-            ({"files_per_request": 1}, False),
-        ],
+    upload(f"{tmp_path}/in/**/*.csv", f"{tmp_path}/in/x/data.csv", file_format="path").execute(
+        attempt()
     )
-    def test_equal_names_in_one_request_are_a_warning(self, attempt, tmp_path, log, options, warns):
-        upload(f"{tmp_path}/in/**/*.csv", **options).execute(attempt())
-        assert mentions(log(), "have the same name", "data.csv") is warns
-
-    def test_the_hook_warns_too(self, service, tmp_path, log):
-        WorkflowAutomationHook().upload_files("1001", f"{tmp_path}/in/**/*.csv", "demo-flow")
-        assert mentions(log(), "have the same name", "data.csv")
+    assert uploaded(service) == [["x/data.csv", "y/z/data.csv", "data.csv"]]
 
 
 def test_state_result_and_log_are_bounded(service, store, attempt, log):

@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, ObjectStoragePath
 
-from workflow_automation_provider.client.files import Element, File, repeated_names
+from workflow_automation_provider.client.files import Element, File
 from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.client.rendered_values import check_text
-from workflow_automation_provider.client.wording import kind_of, one_line
+from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.hooks.files.local_files import local_files
 from workflow_automation_provider.hooks.files.paths import local_path
 from workflow_automation_provider.hooks.files.stored_files import stored_files
 
 if TYPE_CHECKING:
-    from workflow_automation_provider.client.file_format import FileFormat
-    from workflow_automation_provider.client.protocol import Request
     from workflow_automation_provider.hooks.files.objects import ObjectStore
-
-_LOGGED_NAMES = 10
 
 # The content of a file, which could be taken for a list.
 _CONTENT = bytes | bytearray | memoryview | io.IOBase
@@ -66,21 +62,6 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
         )
 
     return elements
-
-
-def warn_of_repeated_names(requests: Iterable[Request], file_format: FileFormat, log: Any) -> None:
-    """Log a warning if a request has several files of one name, of which a service may keep one."""
-    for request in requests:
-        names = repeated_names(request.files, file_format)
-        if names:
-            shown = ", ".join(one_line(name) for name in names[:_LOGGED_NAMES])
-            log.warning(
-                "Several files of one request have the same name, and the service may keep only "
-                "one of them: %s. With the word path in file_format, the files of a glob or prefix "
-                "can be told apart.",
-                shown,
-            )
-            return
 
 
 def _elements_of(
