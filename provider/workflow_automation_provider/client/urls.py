@@ -10,7 +10,6 @@ import ipaddress
 import re
 from urllib.parse import SplitResult, quote, urlsplit
 
-from workflow_automation_provider.client.wording import kind_of, one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
 
 _EXAMPLE = "https://service.example/api"
@@ -116,64 +115,12 @@ _WEB = re.compile(
     re.I | re.ASCII,
 )
 
-_HOST_AND_PATH = re.compile(r"[\w-]+(\.[\w-]+)+/")
-
 
 def web_link(link: object) -> str:
     """
-    Return a link of the service if it is http or https, otherwise an empty text.
+    Return a link of the service, without blanks around it, if it is the URL of a web page.
 
-    A browser runs ``javascript:``.
+    Otherwise an empty text: a browser runs ``javascript:``.
     """
-    return link if isinstance(link, str) and _WEB.fullmatch(link) else ""
-
-
-def is_relative_link(link: object) -> bool:
-    """
-    Return whether a link of the service is to be resolved against its base URL.
-
-    One that begins with a host name lacks its scheme.
-    """
-    if not isinstance(link, str) or _HOST_AND_PATH.match(link.strip()):
-        return False
-    try:
-        return not urlsplit(link.strip()).scheme
-    except ValueError:
-        return False
-
-
-def browser_link(link: object) -> str:
-    """
-    Return a link of the service as a browser opens it: quoted, its host in ASCII.
-
-    :param link: as the service or a run gave it; one that is fine stays as it is
-    :raises ValueError: if there is no such link, with the reason as a predicate, such as ``is not
-        a valid URL``: the caller puts the name of the link before it
-    """
-    if not isinstance(link, str):
-        raise ValueError(f"is {kind_of(link)}, not text")
-
-    link = link.strip()
-    if web_link(link):
-        return link
-
-    if one_line(link) != link or "\\" in link:
-        raise ValueError("contains a control character or a backslash")
-
-    import httpx
-
-    try:
-        url = httpx.URL(link)
-    except (httpx.InvalidURL, ValueError):
-        raise ValueError("is not a valid URL") from None
-
-    if url.scheme not in ("http", "https"):
-        raise ValueError("is not the URL of a web page, which begins with https:// or http://")
-    if url.userinfo:
-        raise ValueError("contains a user name or password")
-
-    found = web_link(str(url))
-    if not found:
-        raise ValueError("is not a valid URL, or too long")
-
-    return found
+    text = link.strip() if isinstance(link, str) else ""
+    return text if _WEB.fullmatch(text) else ""

@@ -22,7 +22,7 @@ from fastapi.responses import HTMLResponse, Response
 from jinja2 import ChainableUndefined, Environment
 from markupsafe import Markup
 
-from workflow_automation_provider.client.urls import browser_link
+from workflow_automation_provider.client.urls import web_link
 from workflow_automation_provider.execution.errors import printable, without_colors
 from workflow_automation_provider.plugins.task_starts import RunStatus
 
@@ -56,14 +56,6 @@ def from_now(time: datetime) -> str:
     return pendulum.instance(time).diff_for_humans()
 
 
-def _web(link: object) -> str:
-    """Return a link as a browser opens it, empty if there is none."""
-    try:
-        return browser_link(link)
-    except ValueError:
-        return ""
-
-
 def _source(name: str) -> str:
     return Path(__file__).with_name(name).read_text("utf-8")
 
@@ -80,7 +72,7 @@ _SCRIPT = _source("page.js")
 _ENVIRONMENT = Environment(
     autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=ChainableUndefined
 )
-_ENVIRONMENT.filters |= {"shown": visible, "web": _web, "from_now": from_now}
+_ENVIRONMENT.filters |= {"shown": visible, "web": web_link, "from_now": from_now}
 _ENVIRONMENT.filters["segment"] = partial(quote, safe="")  # of a path
 _TEMPLATE = _ENVIRONMENT.from_string(
     _source("page.html"),

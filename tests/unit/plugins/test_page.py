@@ -1166,12 +1166,6 @@ class TestHostileTexts:
             assert "1001" in found.text
             assert all(link.startswith(("/dags/", "?")) for link in found.links), found.links
 
-    def test_a_link_that_a_browser_opens(self, dag, listed, tab):
-        url = "https://müller.test/runs/my run"
-        task = Task(dag).outcome(run={"run_id": "1001", "run_link": url})
-        for found in (listed(), tab(task)):
-            assert "https://xn--mller-kva.test/runs/my%20run" in found.links
-
     def test_links_that_are_none_of_the_web(self):
         urls = [
             "JavaScript://app.test/%0aalert(1)", " javascript:alert(1)", "/logout", "java\tscript:alert(1)",
@@ -1183,9 +1177,11 @@ class TestHostileTexts:
 
     @given(st.text() | st.text().map("https://app.test/{}".format))
     def test_every_link_is_one_of_the_web(self, url):
-        assert web_link(url) in ("", url)
+        assert web_link(url) in ("", url.strip())
         if link := web_link(url):
-            assert urlsplit(link).scheme in ("http", "https")
+            parts = urlsplit(link)
+            assert parts.scheme in ("http", "https")
+            assert (parts.hostname or "ü").isascii()
 
     @given(st.text())
     def test_every_text_can_be_seen(self, text):

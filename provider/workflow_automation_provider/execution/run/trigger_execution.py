@@ -73,7 +73,7 @@ class TriggerExecution:
         self._files = files
         record = StartRecord(context, read_end=read_end)
         self._tools = RunTools(record, hook, retrier, options)
-        self.xcoms = RunXComs(context, hook, retrier.log, pushed)
+        self.xcoms = RunXComs(context, retrier.log, pushed)
         """What is pushed of the run, with the link to it."""
         self.starter = RunStarter(self._tools)
         """What starts the run, with what an earlier try left."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urljoin
 
-from workflow_automation_provider.client.urls import browser_link, is_relative_link
+from workflow_automation_provider.client.urls import web_link
 from workflow_automation_provider.links import FlowRunLink
 
 if TYPE_CHECKING:
@@ -16,41 +14,33 @@ if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from workflow_automation_provider.execution.record.entries import RunResult
-    from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 
 class RunXComs:
     """
     The XComs of one task's run.
 
-    :param hook: has the base URL, against which a relative link is resolved
     :param pushed: the attribute, as the task was suspended with it; None if it was not
     """
 
-    def __init__(
-        self, context: Context, hook: WorkflowAutomationHook, log: Logger, pushed: str | None
-    ) -> None:
+    def __init__(self, context: Context, log: Logger, pushed: str | None) -> None:
         self._context = context
-        self._hook = hook
         self._log = log
         self._stored = "" if pushed is None else None
         self.link = self._stored
-        """The link as a browser opens it, empty if there is none; None if the stored one counts."""
+        """The link, empty if there is none; None if the stored one counts."""
         self.pushed = pushed or ""
         """Hash of the run that this try has pushed, empty if it has pushed none."""
 
     def keep_link(self, run: RunResult) -> None:
         """Keep the link to a run, which Airflow stores at the end of the task."""
-        run_link = run.get("run_link") or ""
-        if run_link and is_relative_link(run_link):
-            # If there is no usable connection, the link stays relative, and the log says so.
-            with contextlib.suppress(Exception):
-                run_link = urljoin(f"{self._hook.get_conn().base_url}/", run_link)
-        try:
-            self.link = run_link and browser_link(run_link)
-        except ValueError as error:
-            self.link = ""
-            self._log.warning("The Open run button will be missing: the run_link %s.", error)
+        run_link = run.get("run_link")
+        self.link = web_link(run_link)
+        if run_link and not self.link:
+            self._log.warning(
+                "The Open run button will be missing: the run_link is not the URL of a web page, "
+                "which begins with https:// or http://."
+            )
 
     def push_link(self) -> None:
         """Store the link now, because the task goes on. A failure is only logged."""
