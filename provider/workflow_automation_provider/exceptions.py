@@ -26,7 +26,7 @@ exceptions; those that Airflow must not retry are also an ``AirflowFailException
 from __future__ import annotations
 
 import enum
-from typing import ClassVar, Self, TypedDict, Unpack
+from typing import Any, ClassVar, Self
 
 __all__ = [
     "Accepted",
@@ -140,21 +140,6 @@ class Code(enum.StrEnum):
     BATCH_INTERRUPTED = "batch-interrupted", "", _LATER
 
 
-class _Facts(TypedDict, total=False):
-    """What an error knows, as the keywords of :class:`WorkflowAutomationError`."""
-
-    consequence: str
-    next_step: str
-    code: Code | None
-    accepted: Accepted | None
-    status: int | None
-    quote: str
-    retry_after: float | None
-    conn_id: str | None
-    flow_id: str | None
-    run_id: str | None
-
-
 class WorkflowAutomationError(Exception):
     """
     A request to the workflow automation service that did not succeed.
@@ -221,11 +206,12 @@ class WorkflowAutomationError(Exception):
         line = " ".join(f"{self.message} {self._service_text}".split())
         return line if len(line) <= _MAX_REASON else f"{line[: _MAX_REASON - 1]}…"
 
-    def with_facts(self, kind: type[Self] | None = None, **facts: Unpack[_Facts]) -> Self:
+    def with_facts(self, kind: type[Self] | None = None, **facts: Any) -> Self:
         """
         Return a copy of the error with these facts.
 
         :param kind: the class of the copy, by default the same
+        :param facts: arguments of the class
         """
         known = {name: fact for name, fact in vars(self).items() if not name.startswith("_")}
         known.update(facts)
@@ -336,7 +322,7 @@ class RunFailedError(WorkflowAutomationError):
     _code = Code.RUN_FAILED
     accepted = Accepted.YES
 
-    def __init__(self, message: str, *, result: object = None, **facts: Unpack[_Facts]) -> None:
+    def __init__(self, message: str, *, result: object = None, **facts: Any) -> None:
         super().__init__(message, **facts)
         self.result = result
 
