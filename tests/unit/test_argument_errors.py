@@ -271,7 +271,7 @@ def connections() -> Iterator[dict[str, Any]]:
         {"extra": {"headers": {"Authorization: Bearer secret": "c"}}},
         {"extra": {"proxy": "ftp://proxy"}},
         {"extra": {"busy_statuses": [200]}},
-        {"extra": {"callback_base_url": "http://airflow.example"}},
+        {"extra": {"callback_base_url": "https://ada:x@airflow.example"}},
     ):
         yield {"host": "service.example", **fields}
 

@@ -57,7 +57,9 @@ def encode(name: str, value: object) -> bytes:
         raise
     except (RecursionError, ValueError):
         raise _rejection(
-            name, "is nested too deeply, or contains itself", "use a flatter value"
+            name,
+            "is nested too deeply, contains itself, or has a number of thousands of digits",
+            "use a flatter value, or text",
         ) from None
 
 
@@ -96,15 +98,7 @@ def _plain(value: object, path: str) -> Any:
 def _number(value: float | Decimal, path: str) -> int | float | str:
     """Return a number as JSON has it: a decimal as text, which keeps its exact digits."""
     if isinstance(value, int):
-        try:
-            int.__repr__(value)
-        except ValueError:
-            raise _rejection(
-                path, "has more digits than Python converts to text", "use text"
-            ) from None
-
         return int(value)
-
     if isinstance(value, Decimal) and value.is_finite():
         return str(value)
     if isinstance(value, float) and math.isfinite(value):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from configparser import RawConfigParser
 from datetime import date
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from workflow_automation_provider.client.checks import MAX_DAYS, MAX_TIMEOUT, duration
-from workflow_automation_provider.client.file_format import FileFormat, check_file_format
+from workflow_automation_provider.client.file_format import check_file_format
 from workflow_automation_provider.client.urls import parse_base_url
 from workflow_automation_provider.exceptions import InvalidRequestError
 
@@ -46,55 +46,51 @@ class SettingKind(NamedTuple):
     :param json_type: the type that the docs name; the form and a URI can only hold an object or an
         array as text
     :param expected: the values that are allowed, as errors name them
-    :param read: returns the value of an extra, from the value in the connection and the earlier
-        extras. It raises ValueError or OverflowError if the value is of another kind, and
-        InvalidRequestError with the reason if it is wrong in another way
+    :param read: returns the value of an extra, from the value in the connection. It raises
+        ValueError or OverflowError if the value is of another kind, and InvalidRequestError with
+        the reason if it is wrong in another way
     """
 
     json_type: str
     expected: str
-    read: Callable[[Any, Mapping[str, Any]], Any]
+    read: Callable[[Any], Any]
 
 
-def _text(value: Any, _: Mapping[str, Any]) -> str:
+def _text(value: Any) -> str:
     # No float, which may have lost digits.
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError
     return str(value).strip()
 
 
-def _boolean(value: Any, _: Mapping[str, Any]) -> bool:
+def _boolean(value: Any) -> bool:
     state = RawConfigParser.BOOLEAN_STATES.get(str(value).strip().lower())
     if state is None:
         raise ValueError
     return state
 
 
-def _seconds(value: Any, _: Mapping[str, Any]) -> float:
+def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError
     return duration("timeout", float(value), days=MAX_DAYS).total_seconds()
 
 
-def _date(value: Any, _: Mapping[str, Any]) -> date:
+def _date(value: Any) -> date:
     if not isinstance(value, str):
         raise ValueError
     return date.fromisoformat(value.strip())
 
 
-def _file_format(value: Any, _: Mapping[str, Any]) -> FileFormat:
-    return check_file_format(value)
-
-
-def _client_certificate(value: Any, earlier: Mapping[str, Any]) -> str | tuple[str, str]:
+def _client_certificate(value: Any) -> str | tuple[str, str]:
     if not isinstance(value, list):
-        return _text(value, earlier)
+        return _text(value)
     certificate, key = value  # a ValueError unless there are two
-    return _text(certificate, earlier), _text(key, earlier)
+    return _text(certificate), _text(key)
 
 
-def _proxy(value: Any, earlier: Mapping[str, Any]) -> str:
-    return proxy_url(_text(value, earlier))
+def _proxy(value: Any) -> str:
+    return proxy_url(_text(value))
 
 
 def proxy_url(text: str) -> str:
@@ -111,14 +107,14 @@ def proxy_url(text: str) -> str:
     return f"http://{text}"
 
 
-def _headers(value: Any, earlier: Mapping[str, Any]) -> dict[str, str]:
+def _headers(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
         raise ValueError
 
     headers = {}
     for written, content in value.items():
         name = written.strip()
-        text = _text(content, earlier)
+        text = _text(content)
         is_sendable = _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(text)
         if not is_sendable:
             raise ValueError
@@ -130,18 +126,14 @@ def _headers(value: Any, earlier: Mapping[str, Any]) -> dict[str, str]:
     return headers
 
 
-def _callback_base_url(value: Any, earlier: Mapping[str, Any]) -> str:
-    text = _text(value, earlier)
+def _callback_base_url(value: Any) -> str:
+    text = _text(value)
     scheme, separator, _ = text.partition("://")
     if separator and scheme.lower() not in ("http", "https"):
         return mailbox_folder(text)
 
-    return parse_base_url(
-        text,
-        allow_http=earlier.get("allow_http", False),
-        name="the URL",
-        example=CALLBACK_EXAMPLE,
-    )
+    # A task that waits checks whether it may be plain http.
+    return parse_base_url(text, allow_http=True, name="the URL", example=CALLBACK_EXAMPLE)
 
 
 def mailbox_folder(text: str) -> str:
@@ -159,8 +151,6 @@ def mailbox_folder(text: str) -> str:
 
     conn_id, _, bucket = parts.netloc.rpartition("@")
     folders = parts.path.split("/")[1:]
-    if not conn_id and folders and "@" in folders[0]:
-        raise InvalidRequestError("a '/' in the id of a connection is written %2F in a URL")
     if {".", ".."}.intersection(folders):
         raise InvalidRequestError("the folder of the mailboxes has a '.' or '..' in its path")
 
@@ -182,7 +172,7 @@ def is_mailbox(url: str) -> bool:
     return url.partition("://")[0] in MAILBOX_SCHEMES
 
 
-def _statuses(value: Any, _: Mapping[str, Any]) -> frozenset[int]:
+def _statuses(value: Any) -> frozenset[int]:
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",")]
     elif not isinstance(value, list):
@@ -196,15 +186,11 @@ def _statuses(value: Any, _: Mapping[str, Any]) -> frozenset[int]:
 
 TEXT = SettingKind("string", "text", _text)
 BOOLEAN = SettingKind("boolean", "true or false", _boolean)
-# requests and httpx take a path in "verify".
-VERIFY = SettingKind(
-    "boolean", "true or false (a path of certificates goes into 'ca_bundle')", _boolean
-)
 SECONDS = SettingKind(
     "number", f"seconds, more than 0 and at most {MAX_TIMEOUT} (a week)", _seconds
 )
 DATE = SettingKind("date", "a date such as 2027-01-31", _date)
-FILE_FORMAT = SettingKind("object or string", "an object or a word", _file_format)
+FILE_FORMAT = SettingKind("object or string", "an object or a word", check_file_format)
 CLIENT_CERT = SettingKind("string or array", "a path, or an array of two", _client_certificate)
 PROXY = SettingKind("string", "text", _proxy)
 HEADERS = SettingKind("object", "an object of header names and printable ASCII values", _headers)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
 from datetime import date
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -36,9 +35,6 @@ _SECRET_HEADER_WORDS = (
     "session",
     "token",
 )
-
-# An API key has at least as many characters.
-_MIN_SECRET = 6
 
 # How a value begins that is a secret whatever the name of its header.
 _CREDENTIALS = re.compile(r"\s*(bearer|basic)\s", re.IGNORECASE)
@@ -125,8 +121,8 @@ class Settings:
     )
     verify: bool = _extra(
         "Verify the certificate",
-        setting_kinds.VERIFY,
-        "Verify the service's TLS certificate.",
+        setting_kinds.BOOLEAN,
+        "Verify the service's TLS certificate. A path of certificates goes into CA bundle.",
         default=True,
     )
     ca_bundle: str | None = _extra(
@@ -209,22 +205,18 @@ class Settings:
         values: dict[str, Any] = {}
         problems = []
 
-        # In the order of the table: a value may depend on one that was read before.
         for name in [*FIELDS, *unknown]:
             value = written.get(name)
             if _is_empty(value):
                 continue
 
             try:
-                values[name] = _value(name, value, values)
+                values[name] = _value(name, value)
             except InvalidRequestError as error:
-                problems.append(error.message)
+                problems.append(error.message.removesuffix("."))
 
         if problems:
-            text = "; ".join(problems)
-            if not text.endswith((".", "?")):
-                text += "."
-            raise InvalidRequestError(f"The connection is not valid: {text}")
+            raise InvalidRequestError(f"The connection is not valid: {'; '.join(problems)}.")
 
         return cls(**values)
 
@@ -260,67 +252,35 @@ def _parse_extra(extra: str | None) -> dict[str, Any]:
     return written
 
 
-def _unknown_extra(name: str) -> InvalidRequestError:
-    """Return the error for an extra that does not exist."""
-    # Not at the top: only a typo needs it.
-    import difflib
-
-    near = difflib.get_close_matches(name.lower(), FIELDS, n=1)
-    fix = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(FIELDS)}"
-    return InvalidRequestError(
-        f"extra {name!r} is not supported; {fix} (the API key goes into the field password, the "
-        "base URL into the field host)"
-    )
-
-
-def _value(name: str, written: object, read: Mapping[str, Any]) -> Any:
+def _value(name: str, written: object) -> Any:
     """
     Return the value of an extra.
 
-    :param read: the extras that were read before
-    :raises InvalidRequestError: if it cannot be used, without showing what may be a secret in the
+    :raises InvalidRequestError: if it cannot be used, without showing it: it may be a secret in the
         wrong field
     """
     if name not in FIELDS:
-        raise _unknown_extra(name)
+        raise InvalidRequestError(
+            f"extra {name!r} is not supported; expected one of {', '.join(FIELDS)} (the API key "
+            "goes into the field password, the base URL into the field host)"
+        )
 
     kind, form = FIELDS[name]
     is_document = "object" in kind.json_type or "array" in kind.json_type
-    # The form and a URI can only store it as text.
-    if is_document and isinstance(written, str):
-        written = _parse_document(name, written)
-
     try:
-        return kind.read(written, read)
+        # The form and a URI can only store it as text.
+        if is_document and isinstance(written, str) and written.strip().startswith(("{", "[")):
+            written = json.loads(written)
+        return kind.read(written)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"extra {name!r}: {error.message}") from None
     except (ValueError, OverflowError):
         examples = form["schema"].get("examples")
         such = f" such as {examples[0]}" if examples else ""
         raise InvalidRequestError(
-            f"extra {name!r} is {kind_of(written)}{_shown(written)} that cannot be used; "
+            f"extra {name!r} is {kind_of(written)} that cannot be used; "
             f"expected {kind.expected}{such}"
         ) from None
-
-
-def _shown(written: object) -> str:
-    """Return a value for an error, empty if it is long enough for a secret."""
-    is_short = isinstance(written, str | int | float) and len(str(written)) < _MIN_SECRET
-    return f" ({written!r})" if is_short else ""
-
-
-def _parse_document(name: str, text: str) -> Any:
-    """
-    Return the object or array that a text contains, otherwise the text.
-
-    :raises InvalidRequestError: if it begins like one, and is not JSON
-    """
-    if not text.strip().startswith(("{", "[")):
-        return text
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise InvalidRequestError(f"extra {name!r} starts like JSON but is not: {error}") from None
 
 
 # The form -----------------------------------------------------------------------------------------

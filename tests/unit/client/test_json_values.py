@@ -166,10 +166,7 @@ def test_containers_that_cannot_be_sent(value, path, words):
     assert words in caught.value.message
 
 
-def test_what_is_too_large_for_python():
-    for value, words in (
-        (DEEP, "inputs is nested"),
-        ([10**5000], r"inputs\.a\[0\] has more digits"),
-    ):
-        with pytest.raises(InvalidRequestError, match=words):
-            encode("inputs", {"a": value})
+@pytest.mark.parametrize("value", [DEEP, [10**5000]], ids=["deep", "digits"])
+def test_what_is_too_large_for_python(value):
+    with pytest.raises(InvalidRequestError, match="inputs is nested"):
+        encode("inputs", {"a": value})

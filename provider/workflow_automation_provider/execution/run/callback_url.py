@@ -23,7 +23,7 @@ def callback_url(hook: WorkflowAutomationHook) -> str:
     :raises InvalidRequestError: if there is none that it can reach
     """
     try:
-        base = hook.extra.callback_base_url or _base_url(allow_http=hook.extra.allow_http)
+        base = _base_url(hook)
         host = urlsplit(base).hostname or ""
         service = urlsplit(hook.get_conn().base_url).hostname or ""
 
@@ -44,11 +44,12 @@ def callback_url(hook: WorkflowAutomationHook) -> str:
     return f"{base.removesuffix(CALLBACK_PATH)}{CALLBACK_PATH}"
 
 
-def _base_url(*, allow_http: bool) -> str:
-    """Return the URL of Airflow's API server, as Airflow is configured."""
+def _base_url(hook: WorkflowAutomationHook) -> str:
+    """Return the URL of Airflow's API server, of the connection or as Airflow is configured."""
+    name, url = "The connection's callback_base_url", hook.extra.callback_base_url
+    if not url:
+        name, url = "[api] base_url", conf.get("api", "base_url", fallback=None) or ""
+
     return parse_base_url(
-        conf.get("api", "base_url", fallback=None) or "",
-        allow_http=allow_http,
-        name="[api] base_url",
-        example=CALLBACK_EXAMPLE,
+        url, allow_http=hook.extra.allow_http, name=name, example=CALLBACK_EXAMPLE
     )

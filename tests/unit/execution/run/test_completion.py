@@ -622,6 +622,13 @@ class TestUrl:
         task.try_()
         assert task.flow.runs[0].url.startswith(f"http://127.0.0.1:1{CALLBACK_PATH}?token=")
 
+    @pytest.mark.parametrize("allow_http", [False, True])
+    def test_has_tls_unless_the_connection_allows_plain_http(self, world, allow_http):
+        extra = {"callback_base_url": "http://airflow.example", "allow_http": allow_http}
+        task = world(waits(), **extra)
+        task.try_()
+        assert triggers(task) == allow_http
+
     def test_has_the_name_that_the_task_gives_it(self, world):
         operator = waits(callback_input="report_to", inputs=MappingProxyType({"b": 2}))
         task = world(operator)
