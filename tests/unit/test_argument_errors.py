@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
 
 import golden
@@ -203,7 +202,7 @@ def files(folder: Path) -> Iterator[object]:
     yield from (f"file://{folder}/missing", f"file://{folder}/folder", f"file://{folder}/f*")
     yield from ("~/data", "", [], None, 7, [b"a.csv"], b"a.csv")
     yield from ("$HOME/x", "{a,b}.csv", r"C:\data\x", "a.csv,b.csv", "'a.csv'", "s3:/bucket/a")
-    yield from ("file://localhost/x", "file:///a%20b.csv", Asset("s3://a/report#2.csv"))
+    yield from ("file://localhost/x", "file:///a%20b.csv")
 
 
 def batches(folder: Path) -> Iterator[object]:
@@ -242,8 +241,8 @@ def batches(folder: Path) -> Iterator[object]:
 def outputs(folder: Path) -> Iterator[str]:
     batch = folder / "batch.jsonl"
     batch.write_text("{}")
-    version = "s3://store@bucket/runs.jsonl?versionId=old"
-    for path in (batch, f"{folder}/", folder / "pipe", folder / "missing" / "runs", version):
+    store = "s3://store@bucket/runs.jsonl"
+    for path in (batch, f"{folder}/", folder / "pipe", folder / "missing" / "runs", store):
         yield str(path)
 
 

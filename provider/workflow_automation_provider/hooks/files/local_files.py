@@ -4,7 +4,7 @@ Find the files on this machine that a path or a glob names, and open them.
 The standard library's ``glob`` leaves out folders that it cannot list. Here they are an error.
 """
 # A Path would double the cost of reading a small file.
-# ruff: noqa: PTH109, PTH112, PTH116
+# ruff: noqa: PTH109, PTH112, PTH116, PTH123
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import functools
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
-from typing import IO
+from collections.abc import Iterator
 
 from workflow_automation_provider.client.files import File, reason
 from workflow_automation_provider.client.redaction import shown
@@ -45,7 +44,7 @@ def local_files(name: str, text: str) -> Iterator[File]:
 
     glob = Glob.of_path(text)
     try:
-        matches = _once_each(_found(glob.root, glob.parts))
+        matches = sorted({*_found(glob.root, glob.parts)})
     except (FileNotFoundError, NotADirectoryError):
         matches = []
     except (OSError, ValueError) as error:
@@ -93,7 +92,8 @@ def _file(path: str, below_root: str | None = None) -> File:
         size=state.st_size,
         content_type=None,
         source=shown(path),
-        open=functools.partial(_open, path),
+        # Without a buffer, as it is read in large chunks.
+        open=lambda: open(path, "rb", buffering=0),
         fingerprint=functools.partial(_fingerprint, path),
         location=path,
         path=below_root,
@@ -104,16 +104,6 @@ def _hint(path: str) -> str:
     if path.startswith("/"):
         return ""
     return f"A relative path is looked up in the worker's current directory, {os.getcwd()!r}."
-
-
-def _open(path: str) -> IO[bytes]:
-    # Without a buffer, as it is read in large chunks.
-    return open(path, "rb", buffering=0, opener=_open_without_waiting)
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file; a FIFO that has taken its place would otherwise be waited for."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _fingerprint(path: str) -> object:
@@ -166,14 +156,3 @@ def _found(folder: str, parts: Parts) -> Iterator[str]:
 def _matches_name(part: str, name: str) -> bool:
     is_hidden = name.startswith(".") and not part.startswith(".")
     return not is_hidden and fnmatch.fnmatchcase(name, part)
-
-
-def _once_each(paths: Iterable[str]) -> list[str]:
-    """Return the shortest path to each file, of those that lead to its folder through links."""
-    real_path = functools.cache(os.path.realpath)
-    shortest: dict[str, str] = {}
-    for path in sorted(paths, key=lambda path: (path.count("/"), path)):
-        folder, _, name = path.rpartition("/")
-        shortest.setdefault(f"{real_path(folder)}/{name}", path)
-
-    return sorted(shortest.values())

@@ -9,7 +9,6 @@ clients of some stores write a version differently in a listing.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,20 +94,16 @@ class ObjectStore:
 
     def find(self, path: str) -> list[Found]:
         """Return what a glob names, by key."""
-        listing = self._glob_of(path)
+        listing = Glob.of_keys(path)
         infos = self._list(listing)
         if path in infos:  # a key may look like a glob
             return [self._found(path, None, listing, infos[path])]
-        return self._matching(listing, infos, listing=listing)
+        return self._matching(listing, infos)
 
     def find_below(self, path: str) -> list[Found]:
-        """Return what is below a prefix, in which there may be wildcards, by key."""
-        listing = self._glob_of(f"{path.rstrip('/')}/**")
-        infos = self._list(listing)
-        literal = Glob.of_prefix(path)
-        if any(key.startswith(literal.root) for key in infos):  # a folder may look like a glob
-            return self._matching(literal, infos, listing=listing)
-        return self._matching(listing, infos, listing=listing)
+        """Return what is below a prefix, in which nothing is a wildcard, by key."""
+        listing = Glob(f"{path.rstrip('/')}/", ("**",))
+        return self._matching(listing, self._list(listing))
 
     def look_up(self, key: str) -> Callable[[], Info]:
         """Begin to look up an object, and return a function that waits for the result."""
@@ -148,14 +143,7 @@ class ObjectStore:
             if fingerprint_of(info) != file.fingerprint():
                 raise changed(file, "changed")
 
-    def _glob_of(self, path: str) -> Glob:
-        """Parse a glob. In a file system, unlike among keys, several slashes count as one."""
-        glob = Glob.of_keys(path)
-        if self.is_cloud or not glob.root:
-            return glob
-        return dataclasses.replace(glob, root=f"{glob.root.rstrip('/')}/")
-
-    def _matching(self, glob: Glob, infos: dict[str, Info], listing: Glob) -> list[Found]:
+    def _matching(self, glob: Glob, infos: dict[str, Info]) -> list[Found]:
         """
         Return the objects of a listing that match a glob.
 
@@ -171,7 +159,7 @@ class ObjectStore:
             if key.endswith("/") and info.get("size") == 0:
                 continue
 
-            found.append(self._found(key, path, listing, info))
+            found.append(self._found(key, path, glob, info))
 
         return found
 

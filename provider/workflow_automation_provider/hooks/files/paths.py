@@ -95,11 +95,6 @@ class Glob:
         root, names = _split(text)
         return cls(root, tuple(names))
 
-    @classmethod
-    def of_prefix(cls, key: str) -> Glob:
-        """Return the glob of all keys below one, in which nothing is a wildcard."""
-        return cls(f"{key.rstrip('/')}/", ("**",))
-
     @property
     def folder(self) -> str:
         """The folder to list: the root without slashes at its end, which stores leave out."""

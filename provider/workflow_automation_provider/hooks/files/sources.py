@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, ObjectStoragePath
 
 from workflow_automation_provider.client.files import Element, File
-from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.client.rendered_values import check_text
 from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
@@ -37,7 +36,7 @@ def resolve(files: FileSource | Iterable[FileSource]) -> list[Element]:
 
     :param files: one source or several; a glob may use ``*``, ``?``, ``[…]`` and ``**``, and does
         not match local names that begin with a dot. A store's URL that ends in ``/`` is a prefix:
-        everything below it is uploaded. One source never has the same file twice
+        everything below it is uploaded
     :raises FileUnavailableError: if a file is missing or cannot be read, a folder cannot be
         listed, a glob or prefix matches nothing, or a store cannot be reached, naming it
     :raises InvalidRequestError: if there is nothing to upload, a source is a directory or
@@ -73,14 +72,6 @@ def _elements_of(
     The look-up of an object that is named begins now.
     """
     if isinstance(source, Asset):
-        # Airflow drops a slash at the end and what follows "#", and sorts what follows "?".
-        if "://" in source.name and source.name != source.uri:
-            raise InvalidRequestError(
-                f"{name} is the asset {shown(source.name)}, "
-                f"whose URI Airflow has changed to {shown(source.uri)}.",
-                next_step="Give the URL of the file as text.",
-            )
-
         source = source.uri
     if isinstance(source, Mapping | File):
         return [source]

@@ -163,13 +163,6 @@ def test_a_key_with_nothing_between_two_slashes(pattern, found):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "found"), [("p//a*", "p/a"), ("p///a*", "p/a"), ("p//*/c", "p/b/c")]
-)
-def test_several_slashes_before_a_wildcard_count_as_one_where_folders_are_listed(pattern, found):
-    assert found_in("listed", {"p/a", "p/b/c"}, pattern) == {found}
-
-
-@pytest.mark.parametrize(
     ("make", "expected"),
     [
         (lambda url: [f"{url}/in/b", f"{url}/in/b/"], ["b", "x"]),
