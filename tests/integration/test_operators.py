@@ -259,7 +259,7 @@ def test_a_field_of_the_result_is_passed_on(
     assert result.xcom("after") == ["a.csv", RESULT]
     assert result.ti("third").state == "failed"
     (error,) = task_errors
-    assert "['result']['files'] of task first" in str(error)
+    assert "['result'] of task first" in str(error)
 
 
 @pytest.mark.since_3_3
@@ -290,7 +290,7 @@ def test_a_field_of_a_result_that_is_text(
     assert len(service.runs) == 4
     errors = {error.args[0] for error in task_errors}
     assert errors == {
-        f"The output['result'] of task first_{number} has no {part}: it is the text {text!a:.60}"
+        f"The output['result'] of task first_{number} has no {part} in {text!a:.60}"
         for number, text in enumerate(texts)
         for part in ("'rows'", "0")
     }

@@ -97,7 +97,6 @@ WRONG: list[tuple[Callable[..., Any], str, tuple[object, ...]]] = [
     (batch, "on_rejected", ("ignore",)),
     (batch, "max_concurrency", (0, 257)),
     (batch, "max_starts_per_second", (0, float("inf"), "8")),
-    (batch, "key", ("", 7)),
     (FlowNotifier, "inputs", (None,)),
 ]
 

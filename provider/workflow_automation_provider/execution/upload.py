@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import msgspec
 from msgspec.structs import replace
 
-from workflow_automation_provider.client.checks import identifier
 from workflow_automation_provider.client.files import Element, File, checked_fingerprint
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.wording import one_line
@@ -189,18 +188,17 @@ class Uploader:
         result = entry.result
         return result if result and result["run_id"] == run_id else None
 
-    def upload(self, run_id: object, flow_id: str | None) -> UploadResult:
+    def upload(self, run_id: str, flow_id: str | None) -> UploadResult:
         """
         Upload the missing files, request by request.
 
-        :param run_id: text, or a whole number
         :param flow_id: the flow, None for the connection's
         :raises WorkflowAutomationError: if a request was not confirmed
         """
         try:
-            return self._upload(identifier("run_id", run_id), flow_id)
+            return self._upload(run_id, flow_id)
         except WorkflowAutomationError as error:
-            located = error.with_facts(flow_id=error.flow_id or flow_id, run_id=str(run_id))
+            located = error.with_facts(flow_id=error.flow_id or flow_id, run_id=run_id)
             raise located from error.__cause__
 
     def _upload(self, run_id: str, flow_id: str | None) -> UploadResult:

@@ -124,7 +124,6 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         check_choice("on_rejected", on_rejected, "fail", "skip")
         _check_concurrency(max_concurrency)
         _check_rate(max_starts_per_second)
-        _check_key(key)
         # Of whatever type the template or XCom has by then.
         self.batch: Any = batch
         self.workflow_automation_conn_id = workflow_automation_conn_id
@@ -147,13 +146,6 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
     def _check_wait(self) -> None:
         check_wait(self.wait_for_completion, self.callback_input)
-        on_run_failed: str = self.on_run_failed
-        if on_run_failed == "start_again":
-            raise ValueError(
-                "on_run_failed='start_again' is not supported: start the items that failed in a "
-                "batch of their own."
-            )
-
         check_choice("on_run_failed", self.on_run_failed, "fail", "skip")
         if self.wait_for_completion and not self._is_output_given:
             raise ValueError("wait_for_completion of a batch needs an output_path.")
@@ -315,11 +307,3 @@ def _check_rate(rate: float | None) -> None:
             f"max_starts_per_second is {rate!r}: "
             "expected a number of more than 0, or None for no limit."
         )
-
-
-def _check_key(key: str | None) -> None:
-    if key is None:
-        return
-    is_valid = isinstance(key, str) and key != ""
-    if not is_valid:
-        raise ValueError(f"key is {key!r}: expected the name of an input, or None for no key.")

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workflow_automation_provider.client.checks import is_positive_integer
+from workflow_automation_provider.client.checks import identifier, is_positive_integer
 from workflow_automation_provider.client.file_format import FileFormat, check_file_format
 from workflow_automation_provider.client.rendered_values import rendered
-from workflow_automation_provider.exceptions import InvalidRequestError, OutcomeUnknownError
+from workflow_automation_provider.exceptions import OutcomeUnknownError
 from workflow_automation_provider.execution.errors import task_error
 from workflow_automation_provider.operators.base import UNSET, FlowOperator, TaskSummary, link_of
 from workflow_automation_provider.operators.xcom_arg import check_references
@@ -124,25 +124,12 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
     def _run_and_flow(self) -> tuple[Any, str | None]:
         """Return the id of the run, and its flow if one is given, or in the result of a trigger."""
         flow_id = self._rendered_flow_id()
-        if isinstance(self.run_id, Sequence) and not isinstance(self.run_id, str):
-            raise InvalidRequestError(
-                "run_id holds several results.",
-                next_step=(
-                    "Map the upload: UploadFilesOperator.partial(…).expand(run_id=trigger.output)."
-                ),
-            )
+        run_id = self.run_id
+        if isinstance(run_id, Mapping):
+            flow_id = flow_id or run_id.get("flow_id")
+            run_id = run_id.get("run_id")
 
-        if not isinstance(self.run_id, Mapping):
-            return rendered("run_id", self.run_id), flow_id
-
-        if self.run_id.get("run_id") is None:
-            raise InvalidRequestError(
-                "run_id is the result of a trigger that has no run_id: the service's response had "
-                "none.",
-                next_step="Find the run in the workflow's list of runs.",
-            )
-
-        return rendered("run_id", self.run_id["run_id"]), flow_id or self.run_id.get("flow_id")
+        return identifier("run_id", rendered("run_id", run_id)), flow_id
 
     def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
         """Return the error to fail the task with: clearing it uploads all files again."""

@@ -54,23 +54,18 @@ class FlowOutput(PlainXComArg):
         :raises KeyError: if the flow's result does not have it
         """
         value = super().resolve(context)
-        for number, part in enumerate(self.path):
-            if isinstance(value, str):  # an index would return one of its characters
-                raise KeyError(self._missing(number, f": it is the text {value!a:.60}"))
-
+        for part in self.path:
+            # An index of a text would return one of its characters.
+            members = {} if isinstance(value, str) else value
             try:
-                value = value[part]
+                value = members[part]
             except (KeyError, IndexError, TypeError):
-                raise KeyError(self._missing(number)) from None
+                raise KeyError(
+                    f"The output[{self.key!r}] of task {self.operator.task_id} has no {part!r} in "
+                    f"{value!a:.60}"
+                ) from None
 
         return value
-
-    def _missing(self, number: int, why: str = "") -> str:
-        """Return that a part of the path is missing, and why."""
-        keys = (self.key, *self.path[:number])
-        known = "".join(f"[{key!r}]" for key in keys)
-        task = self.operator.task_id
-        return f"The output{known} of task {task} has no {self.path[number]!r}{why}"
 
 
 def check_pushed(operator: Operator) -> None:

@@ -685,7 +685,6 @@ def test_an_output_that_cannot_be_written_in_the_last_try_leaves_the_ends(waitin
         ({"output_path": None}, "output_path"),
         ({"on_unknown_start": "start_again"}, "on_unknown_start"),
         ({"on_run_failed": "start_again"}, "on_run_failed"),
-        ({"on_run_failed": "no"}, "on_run_failed"),
         ({"completion_timeout": 0}, "completion_timeout"),
         ({"callback_input": ""}, "callback_input"),
         ({"wait_for_completion": "yes"}, "wait_for_completion"),
