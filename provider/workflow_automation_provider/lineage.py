@@ -26,13 +26,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_INPUTS = 50
-"""The most inputs that are reported: for more files, their folders; for more folders, the first."""
+"""The most inputs that are reported: of more, the first."""
 
 # A connection ID or a user is left out; elsewhere, an @, a query or an encoded character may be a
 # secret's.
 _URL = re.compile(r"([a-z][a-z0-9+.-]*://)(?:[\w.-]+@)?([\w.~-]*(?::\d+)?/[^@?#%]*)", re.ASCII)
 _FILE = "file://"
-_WILDCARD = re.compile(r"[*[]")
 
 
 def collect(
@@ -79,25 +78,20 @@ def _is_read() -> bool:
 
 def uris_of(files: object) -> list[str]:
     """
-    Return the URIs of files, in order; of more than :data:`MAX_INPUTS`, those of their folders.
+    Return the URIs of files, in order, at most :data:`MAX_INPUTS`.
 
-    :param files: what was resolved, or a source or several as a DAG author passes them. A glob is
-        reported as its folder
+    :param files: what was resolved, or a source or several as a DAG author passes them
     """
     is_one = isinstance(files, str | os.PathLike | Asset | Mapping | File)
     if is_one or not isinstance(files, Iterable):
         files = [files]
 
     uris = dict.fromkeys(filter(None, map(_uri, files)))
-    if len(uris) > MAX_INPUTS:
-        uris = dict.fromkeys(map(_folder, uris))
-
     return [*uris][:MAX_INPUTS]
 
 
 def _uri(file: object) -> str | None:
     """Return the URI of a file; None if it has none, or one that might reveal a secret."""
-    is_resolved = isinstance(file, File)
     location = file.location if isinstance(file, File) else getattr(file, "uri", file)
     if not location or not isinstance(location, str | os.PathLike):
         return None
@@ -111,14 +105,7 @@ def _uri(file: object) -> str | None:
         return None
 
     scheme, path = found.groups()
-    wildcard = None if is_resolved else _WILDCARD.search(path)
-    if wildcard:
-        path = _folder(path[: wildcard.start()])
     if scheme == _FILE:  # percent-encoded, by RFC 8089; the key of an object has no encoding
         path = quote(path)
 
     return scheme + path
-
-
-def _folder(uri: str) -> str:
-    return uri[: uri.rindex("/") + 1]

@@ -28,15 +28,14 @@ from .starts import WithoutTextError, trigger
     [
         ("/data/a.csv", "file:///data/a.csv"),
         ("a.csv", f"{Path.cwd().as_uri()}/a.csv"),
-        ("/data/*.csv", "file:///data/"),
+        ("/data/*.csv", "file:///data/%2A.csv"),
         ("file:///data/a.csv", "file:///data/a.csv"),
         ("/a b/é=1;~x.csv", "file:///a%20b/%C3%A9%3D1%3B~x.csv"),
         (Path("/a b/c d"), Path("/a b/c d").as_uri()),
         ("file:///a b/c.csv", "file:///a%20b/c.csv"),
-        ("/a b/c d/*.csv", "file:///a%20b/c%20d/"),
         ("s3://conn_id@bucket/a b/c.csv", "s3://bucket/a b/c.csv"),
         ("s3://conn_id@bucket/a/b.csv", "s3://bucket/a/b.csv"),
-        ("s3://conn_id@bucket/a/*.csv", "s3://bucket/a/"),
+        ("s3://conn_id@bucket/a/*.csv", "s3://bucket/a/*.csv"),
         (Asset("s3://bucket/key"), "s3://bucket/key"),
         ("https://host:8443/é.csv", "https://host:8443/é.csv"),
         ({"name": "note"}, None),
@@ -141,18 +140,15 @@ def test_resolved_files(tmp_path):
     assert found == [(tmp_path / name).as_uri() for name in ("a", "b")]
 
 
-@given(st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters="@?#%*[\\/:")))
+@given(st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters="@?#%\\/:")))
 def test_the_uri_of_a_local_file_is_that_of_its_path(name):
     path = Path("/a b") / f"x{name}"
     assert uris_of([path]) == [path.as_uri()]
 
 
-def test_many_files_are_reported_as_their_folders():
-    few = [f"/data/{n}" for n in range(MAX_INPUTS)]
-    assert uris_of(few) == [f"file://{path}" for path in few]
-    assert uris_of([*few, "/data/more"]) == ["file:///data/"]
-    found = uris_of(f"/data/{n}/file" for n in range(1000))
-    assert found == [f"file:///data/{n}/" for n in range(MAX_INPUTS)]
+def test_of_many_files_the_first_are_reported():
+    found = uris_of(f"/data/{n}" for n in range(MAX_INPUTS + 1))
+    assert found == [f"file:///data/{n}" for n in range(MAX_INPUTS)]
 
 
 def flow_of(service):
