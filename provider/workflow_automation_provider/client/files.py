@@ -269,8 +269,8 @@ def _described(file: File, word: str) -> str | int:
         return file.size
     if word == "content_type":
         return media_type_of(file)
-    if word == "path":
-        return path_of(file)
+    if word == "path" and file.path is not None:
+        return file.path
     return file.name
 
 
@@ -279,13 +279,6 @@ def media_type_of(file: File) -> str:
     if file.content_type is None:
         return media_type(file.name)
     return file.content_type
-
-
-def path_of(file: File) -> str:
-    """Return the path of a file below the folder or prefix that was searched; else its name."""
-    if file.path is None:
-        return file.name
-    return file.path
 
 
 def read_whole(file: File, reading: Reading | None = None) -> Iterator[bytes]:

@@ -216,18 +216,16 @@ class FlowClient:
 def _checked_key(api_key: str | None) -> str | None:
     """Return the API key without surrounding whitespace, None if there is none."""
     key = (api_key or "").strip()
-    if not (key.isascii() and key.isprintable()) or " " in key:
+    if not key:
+        return None
+
+    is_sendable = key.isascii() and key.isprintable() and " " not in key
+    if not (is_sendable and has_enough_letters(key)):
         # The message must not reveal any part of the key.
         raise InvalidRequestError(
-            "The API key contains whitespace, a control character or a non-ASCII character, which "
-            "a header cannot carry: copy it again from the trigger section of the workflow's "
-            "builder page."
+            "The API key has fewer than six letters and digits, which could not be told from other "
+            "words in logs, or a character that no header can carry, such as a blank: copy it "
+            "again from the trigger section of the workflow's builder page."
         )
 
-    if key and not has_enough_letters(key):
-        raise InvalidRequestError(
-            "The API key has fewer than six letters and digits, and could not be told from other "
-            "words in logs: copy it again from the trigger section of the workflow's builder page."
-        )
-
-    return key or None
+    return key

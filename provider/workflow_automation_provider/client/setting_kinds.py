@@ -143,25 +143,20 @@ def mailbox_folder(text: str) -> str:
     :raises InvalidRequestError: if it is none, without showing it
     """
     parts = urlsplit(text)
-    if parts.scheme not in MAILBOX_SCHEMES:
-        raise InvalidRequestError(
-            f"a mailbox is in a store of {', '.join(MAILBOX_SCHEMES[:-1])}: expected an https URL, "
-            f"or a folder such as {MAILBOX_EXAMPLE}"
-        )
-
     conn_id, _, bucket = parts.netloc.rpartition("@")
-    folders = parts.path.split("/")[1:]
-    if {".", ".."}.intersection(folders):
-        raise InvalidRequestError("the folder of the mailboxes has a '.' or '..' in its path")
+    if parts.scheme == "file":
+        has_place = text.startswith("file:///") and parts.path.strip("/") != ""
+    else:
+        has_bucket = _BUCKET.fullmatch(bucket) and not re.search(r"[:@]", conn_id)
+        has_place = bool(has_bucket) and parts.scheme in MAILBOX_SCHEMES
 
-    is_local = parts.scheme == "file"
-    is_path = parts.path.startswith("/") and parts.path.strip("/")
-    has_place = is_path if is_local else _BUCKET.fullmatch(bucket)
-    is_clean = parts.netloc == "" if is_local else not re.search(r"[:@\s]", conn_id)
-    if not (has_place and is_clean) or parts.query or parts.fragment or re.search(r"\s", text):
+    has_more = parts.query or parts.fragment or re.search(r"\s", text)
+    goes_up = {".", ".."}.intersection(parts.path.split("/"))
+    if not has_place or has_more or goes_up:
         raise InvalidRequestError(
-            "the folder of the mailboxes has no bucket, or has a password, a query, a fragment or "
-            f"a blank: expected one such as {MAILBOX_EXAMPLE}"
+            f"expected an https URL, or a folder in a store of {', '.join(MAILBOX_SCHEMES[:-1])} "
+            f"without a password, a query, a fragment, a blank, '.' or '..', such as "
+            f"{MAILBOX_EXAMPLE}"
         )
 
     return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")

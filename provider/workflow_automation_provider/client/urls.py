@@ -28,59 +28,48 @@ def parse_base_url(
     :raises InvalidRequestError: if it is empty, is not http(s), contains user info, a query or a
         fragment, or is plain http to a host other than loopback without ``allow_http``
     """
-    import httpx
-
     text = text.strip()
-    if not text:
-        raise InvalidRequestError(f"{name} is empty: expected one such as {example}.")
     if "://" not in text:
         text = f"https://{text}"
 
-    try:
-        parts = urlsplit(text)
-        host, _ = parts.hostname, parts.port
-        httpx.URL(text)
-    except (ValueError, httpx.InvalidURL):
-        # Without the original message, which quotes the URL: it may contain a password.
+    parts = _parts_of(text)
+    if parts is None:
+        # Without the URL, which may contain a password.
         raise InvalidRequestError(
-            f"{name} is not a valid URL: expected one such as {example}."
-        ) from None
-
-    problem = _problem_of(text, parts, host, example)
-    if not problem and parts.scheme == "http" and not (allow_http or is_loopback(host or "")):
-        problem = (
-            f"is plain http to {host}, where the API key or a callback's token can be read in "
-            "transit: use https, or set the connection's extra allow_http to true"
+            f"{name} is not usable: expected an http or https URL without a blank, a query (?) or "
+            f"a fragment (#), such as {example}."
+        )
+    if "@" in parts.netloc:
+        raise InvalidRequestError(
+            f"{name} contains a user name or password: remove it and the @ after it. The API key "
+            "has a field of its own, and a gateway's credentials go into the extra headers."
         )
 
-    if problem:
-        raise InvalidRequestError(f"{name} {problem}.")
+    host = parts.hostname or ""
+    if parts.scheme == "http" and not (allow_http or is_loopback(host)):
+        raise InvalidRequestError(
+            f"{name} is plain http to {host}, where the API key or a callback's token can be read "
+            "in transit: use https, or set the connection's extra allow_http to true."
+        )
 
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
-def _problem_of(text: str, parts: SplitResult, host: str | None, example: str) -> str:
-    """Return why a URL is no base URL, empty if it is one."""
-    if parts.scheme not in ("http", "https"):
-        return f"has the scheme {parts.scheme!r}: use https"
+def _parts_of(text: str) -> SplitResult | None:
+    """Return the parts of a URL, None if it is not http(s), or has no host or more than a path."""
+    import httpx
 
-    if "@" in parts.netloc:
-        return (
-            "contains a user name or password: remove it and the @ after it. The API key has a "
-            "field of its own, and a gateway's credentials go into the extra headers"
-        )
+    try:
+        httpx.URL(text)
+        parts = urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except (ValueError, httpx.InvalidURL):
+        return None
 
-    if "?" in text or "#" in text:
-        return f"has a query (?) or fragment (#): it must end with the path, such as {example}"
-
-    has_wrong_char = any(char.isspace() or not char.isprintable() or char == "\\" for char in text)
-    if not host or has_wrong_char:
-        return (
-            "has no host name, or contains whitespace or a backslash: "
-            f"expected one such as {example}"
-        )
-
-    return ""
+    is_web = parts.scheme in ("http", "https") and bool(host)
+    is_clean = all(char.isprintable() and not char.isspace() for char in text)
+    has_more = any(sign in text for sign in "?#\\")
+    return parts if is_web and is_clean and not has_more else None
 
 
 def origin_of(url: str) -> str:

@@ -34,10 +34,10 @@ def test_base_url(text, expected):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("https://", "no host"),
-        ("https://user:hush@[service", "not a valid URL"),
+        ("https://", "not usable"),
+        ("https://user:hush@[service", "not usable"),
         ("https://service.example/api#x", "fragment"),
-        ("https://service example", "whitespace"),
+        ("https://service example", "blank"),
         ("http://localhost.evil.example/api", "allow_http"),
     ],
 )

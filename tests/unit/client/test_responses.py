@@ -279,42 +279,18 @@ def test_a_web_page_does_not_say_that_files_were_accepted():
     assert outcome_of(UPLOAD, Response(200, headers, b" ")) == ""
 
 
-def page_of(title):
-    return f"<!DOCTYPE html><html><head><title>{title}</title><p>x".encode()
-
-
 @pytest.mark.parametrize("operation", Operation)
 @pytest.mark.parametrize("status", [200, 302, 307, 400, 401, 403, 404, 413, 422, 429, 500, 502])
-def test_a_web_page_is_called_one_and_its_title_quoted(operation, status):
-    failure = failure_of(operation, status, page_of("\n Access &lt;denied&gt; by\tACME "))
-    assert failure.quote == f"{A_PAGE} Access <denied> by ACME"
+def test_a_web_page_is_called_one_and_not_quoted(operation, status):
+    page = b"<!DOCTYPE html><html><head><title>Access denied</title><p>x"
+    failure = failure_of(operation, status, page)
+    assert failure.quote == A_PAGE
     assert "Compare the inputs" not in failure.next_step
     assert failure.code != Code.KEY_REJECTED
     if status == 200:
         check(failure, OutcomeUnknownError if operation is UPLOAD else UnidentifiedError)
         assert failure.consequence.startswith(("The files may", "A run may"))
         assert "base URL" in failure.next_step
-
-
-@pytest.mark.parametrize(
-    ("title", "shown"),
-    [
-        (KEY, WITHHELD),
-        ("".join(f"&#{ord(char)};" for char in KEY), WITHHELD),
-        ("a\ufffd", ""),
-        ("", ""),
-        ("x" * 600, "x" * (500 - len(A_PAGE) - 1) + "…"),
-    ],
-)
-def test_title_of_a_web_page(title, shown):
-    assert failure_of(BY_KEY, 403, page_of(title)).quote == f"{A_PAGE} {shown}".rstrip()
-
-
-@given(st.text(), st.sampled_from(["latin-1", "utf-16", "gbk", "utf-8", "cp037"]))
-def test_any_title_is_text_and_never_the_key(text, charset):
-    headers = {"content-type": f"text/html; charset={charset}"}
-    page = f"<html><title>{text}{KEY}</title>".encode(charset, "xmlcharrefreplace")
-    assert failure_of(BY_KEY, 403, page, headers=headers).quote.startswith(A_PAGE)
 
 
 def test_json_that_is_declared_as_a_web_page_is_json():
@@ -345,7 +321,7 @@ def test_a_declared_charset_hides_nothing():
         (b" \n", {}, "empty"),
         (b'{"run_id": "7"} x', {}, "not JSON"),
         (b'{"run_id": "\xff"}', {}, "not JSON"),
-        (b"\x1b\x01\x00", {"headers": {"content-encoding": " Br "}}, "Content-Encoding 'br'"),
+        (b"\x1b\x01\x00", {"headers": {"content-encoding": "br"}}, "Content-Encoding 'br'"),
         (gzip.compress(b"no JSON", mtime=0), {}, "not JSON"),
         (gzip.compress(b" " * 2**20 + b"{}", mtime=0), {}, "the limit is 1024 KiB"),
         (b"x", {"headers": {"content-encoding": KEY}}, WITHHELD),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import zlib
@@ -35,7 +34,6 @@ _HTML = re.compile(
 _SNIFFED = 1024
 
 _MARKUP = re.compile(r"<[a-z/!?]", re.IGNORECASE)
-_TITLE = re.compile(r"<title\b[^<>]*+>([^<]*+)</title", re.IGNORECASE)
 _PAGE = "(a web page, perhaps of a gateway or login in front of the service)"
 
 # gzip or zlib, which the first bytes of a body tell.
@@ -64,11 +62,6 @@ def decompressed(response: Response) -> Response:
 
     is_whole = decoder.eof and not decoder.unused_data
     return response._replace(body=body) if is_whole else response
-
-
-def content_coding(response: Response) -> str:
-    """Return the ``Content-Encoding`` of a response in lower case, empty if it has none."""
-    return response.headers.get("content-encoding", "").strip().lower()
 
 
 # JSON ---------------------------------------------------------------------------------------------
@@ -140,18 +133,17 @@ def own_words(response: Response, redactor: Redactor) -> str:
     """
     Return the service's own words, or in parentheses why they are not shown.
 
-    Only JSON, plain text and the title of a web page are shown: in another format, a secret could
-    be written in a way that is not searched for. Of a JSON string, its content is shown.
+    Only JSON and plain text are shown: in another format, a secret could be written in a way that
+    is not searched for. Of a JSON string, its content is shown.
     """
     if not response.body.strip():
         return ""
     if response.error:  # the redactor would not find a part of a secret
         return f"(not shown: {cut_off(response, response.error, redactor)})"
+    if is_web_page(response):
+        return _PAGE
 
     text = response.body.decode(errors="replace")
-    if is_web_page(response):
-        return f"{_PAGE} {_title_of(text, redactor)}".rstrip()
-
     kind = _media_type(response)
     document = json_in(text.encode())
     has_markup = document is None and _MARKUP.search(text)
@@ -162,14 +154,6 @@ def own_words(response: Response, redactor: Redactor) -> str:
         return redactor.text(document)
 
     return redactor.text(text.strip())
-
-
-def _title_of(page: str, redactor: Redactor) -> str:
-    """Return the title of a web page as text, empty if it has none that can be read."""
-    found = _TITLE.search(page)
-    if found is None or "\ufffd" in found[1]:
-        return ""
-    return redactor.text(html.unescape(found[1]).strip())
 
 
 def quote(response: Response, redactor: Redactor) -> str:

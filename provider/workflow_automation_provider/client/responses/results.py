@@ -10,7 +10,6 @@ from workflow_automation_provider.client.json_values import storable, storable_t
 from workflow_automation_provider.client.protocol import Operation, Request, Response, Run
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor
 from workflow_automation_provider.client.responses.body import (
-    content_coding,
     cut_off,
     decompressed,
     json_in,
@@ -110,7 +109,7 @@ def _document(response: Response, redactor: Redactor) -> Any:
     except RecursionError as error:
         raise ValueError(str(error)) from None
     except ValueError:
-        coding = content_coding(response)
+        coding = response.headers.get("content-encoding")
         if coding:
             raise ValueError(f"it is not JSON, and has the Content-Encoding {coding!a}") from None
         raise ValueError("it is not JSON") from None

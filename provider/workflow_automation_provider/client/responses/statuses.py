@@ -100,10 +100,7 @@ _CHECK_RUN_AND_KEY = (
     "Check that the run belongs to the flow, and that the API key belongs to this flow and has not "
     "expired."
 )
-_CHECK_URL_RUN_AND_KEY = (
-    "Check the connection's base URL. If it is right, check that the run belongs to the flow, and "
-    "that the API key belongs to this flow and has not expired."
-)
+_CHECK_URL_RUN_AND_KEY = f"Check the connection's base URL. {_CHECK_RUN_AND_KEY}"
 
 _GATEWAY = (
     "A gateway may have returned this after it had forwarded the request. "
