@@ -32,6 +32,11 @@ _log = logging.getLogger(__name__)
 _PROBE = ".mailbox"
 """The object of a folder that shows whether a run can write there."""
 
+_CHECK_RIGHTS = (
+    "Check the folder and the connection in callback_base_url: what it must be allowed is in "
+    "docs/wait.md, under 'The flow cannot reach Airflow'."
+)
+
 _INDEXED = re.compile(r"(0|[1-9]\d{0,8})\.json", re.ASCII)
 
 
@@ -134,13 +139,9 @@ class Mailbox:
         try:
             yield
         except InvalidRequestError as error:
-            rights = (
-                "Check the folder and the connection in callback_base_url, which must be allowed "
-                f"{self._store.rights}."
-            )
             raise InvalidRequestError(
                 f"No run can write to {folder}: {error.message}",
-                next_step=error.next_step or rights,
+                next_step=error.next_step or _CHECK_RIGHTS,
             ) from error
         except Exception as error:
             raise NotSentError(
