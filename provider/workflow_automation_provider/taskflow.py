@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from airflow.sdk import get_current_context
 
-from workflow_automation_provider.client.checks import MAX_DAYS, duration
+from workflow_automation_provider.client.checks import MAX_DAYS, check_choice, duration
 from workflow_automation_provider.client.protocol import NO_INPUTS
 from workflow_automation_provider.client.rendered_values import rendered
 from workflow_automation_provider.client.wording import one_line
@@ -90,6 +90,7 @@ def trigger_flow_once(
         context = get_current_context()
 
     hook = WorkflowAutomationHook(workflow_automation_conn_id)
+    kind = InvalidRequestError
     starter: RunStarter | None = None
     try:
         _check_name(name)
@@ -107,8 +108,11 @@ def trigger_flow_once(
         run = starter.find()
         if run is None:
             # Only now, so that an error can mention what an earlier try did.
-            _check_choice(on_unknown_start)
-            retrier.seconds = _seconds(send_retry_timeout)
+            check_choice("on_unknown_start", on_unknown_start, *get_args(OnUnknownStart), kind=kind)
+            timeout = duration(
+                "send_retry_timeout", send_retry_timeout, days=MAX_DAYS, zero=True, kind=kind
+            )
+            retrier.seconds = timeout.total_seconds()
             flow = None if flow_id is None else rendered("flow_id", flow_id)
             run = starter.send(hook.prepare_trigger(inputs, flow), {})
     except WorkflowAutomationError as error:
@@ -143,16 +147,3 @@ def _check_name(name: object) -> None:
                 "the same in every try."
             ),
         )
-
-
-def _check_choice(on_unknown_start: object) -> None:
-    if on_unknown_start not in get_args(OnUnknownStart):
-        raise InvalidRequestError(
-            f"on_unknown_start {on_unknown_start!r} is not supported; expected 'fail' or "
-            "'start_again'."
-        )
-
-
-def _seconds(timeout: object) -> float:
-    name, kind = "send_retry_timeout", InvalidRequestError
-    return duration(name, timeout, days=MAX_DAYS, zero=True, kind=kind).total_seconds()

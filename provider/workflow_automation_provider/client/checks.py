@@ -45,6 +45,19 @@ def duration(
     )
 
 
+def check_choice(
+    name: str, value: object, *choices: str, kind: type[Exception] = ValueError
+) -> None:
+    """
+    Raise an error unless an argument is one of two or more choices.
+
+    :param kind: the class of the error
+    """
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise kind(f"{name} {value!r} is not supported; expected {', '.join(others)} or {last}.")
+
+
 def is_positive_integer(value: object) -> bool:
     """Return whether a value is a whole number of 1 or more."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -158,7 +158,7 @@ class FlowClient:
             response = self._response(progress, "HEAD", self.base_url)
         except Exception as error:
             came = what_came(error, progress, self.redactor)
-            hint = hint_for(error, progress, self._via)
+            hint = hint_for(error, progress)
             next_step = hint or "Check the connection's base URL."
             failure = NotSentError(f"{title}{self._via} got {came}.", next_step=next_step)
         else:

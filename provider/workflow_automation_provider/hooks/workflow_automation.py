@@ -238,16 +238,11 @@ class WorkflowAutomationHook(BaseHook):
         except Exception as error:
             return False, f"{type(error).__name__}: the connection cannot be read."
 
-        if self.connection.password:
-            unchecked = "the path and the API key"
-            no_key = ""
-        else:
-            unchecked = "the path"
-            no_key = " There is no API key: only triggering with a flow_id will work."
-
         message = (
-            f"Not checked, as it takes a run: {unchecked}. The host responds: {found}.{no_key}"
+            f"Not checked, as it takes a run: the path and the API key. The host responds: {found}."
         )
+        if not self.connection.password:
+            message += " There is no API key: only triggering with a flow_id will work."
         return True, message
 
     def located(

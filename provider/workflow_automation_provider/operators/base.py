@@ -38,15 +38,6 @@ UNSET: Any = _Unset()
 """The default of an argument that may be left out, but must not be None."""
 
 
-def check_choice(name: str, value: object, *choices: str) -> None:
-    """Raise a ValueError unless an argument is one of two or more choices."""
-    if value not in choices:
-        *others, last = map(repr, choices)
-        raise ValueError(
-            f"{name} {value!r} is not supported; expected {', '.join(others)} or {last}."
-        )
-
-
 def check_wait(wait_for_completion: object, callback_input: object) -> None:
     """Raise a ValueError unless these can be the arguments of a task that may wait."""
     if not isinstance(wait_for_completion, bool):

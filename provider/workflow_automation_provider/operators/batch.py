@@ -8,7 +8,11 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from workflow_automation_provider.client.checks import duration, is_positive_integer
+from workflow_automation_provider.client.checks import (
+    check_choice,
+    duration,
+    is_positive_integer,
+)
 from workflow_automation_provider.client.rendered_values import check_path
 from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import (
@@ -23,7 +27,6 @@ from workflow_automation_provider.operators.base import (
     UNSET,
     FlowOperator,
     TaskSummary,
-    check_choice,
     check_wait,
 )
 from workflow_automation_provider.operators.xcom_arg import check_references

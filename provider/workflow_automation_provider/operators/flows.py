@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from workflow_automation_provider.client.checks import duration
+from workflow_automation_provider.client.checks import check_choice, duration
 from workflow_automation_provider.client.rendered_values import check_names, check_rendered
 from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
@@ -24,7 +24,6 @@ from workflow_automation_provider.operators.base import (
     UNSET,
     FlowOperator,
     TaskSummary,
-    check_choice,
     check_wait,
     link_of,
 )

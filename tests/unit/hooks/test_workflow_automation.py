@@ -90,7 +90,7 @@ def test_stopped_hook_sends_nothing_for_good(hook, service, before):
     ("password", "words"),
     [
         (DEMO_KEY.value, "the path and the API key. The host"),
-        ("", "the path. The host.* no API key"),
+        ("", "the path and the API key. The host.* no API key"),
     ],
 )
 def test_a_good_connection_is_tested_without_key_and_without_a_run(

@@ -18,12 +18,8 @@ _ALERT_OF_CERTIFICATE = re.compile(r"alert (\w+ )?(certificate|unknown ca)")
 
 _TOO_LARGE = "The request may be too large for the service."
 _CLIENT_CERT = (
-    "Check the connection's client_cert: the service requires a certificate, and got none, or one "
-    "that it rejects."
-)
-_MAYBE_CLIENT_CERT = (
-    "If the service requires a certificate, set the connection's client_cert: with TLS 1.2, it "
-    "does not say so. Otherwise it supports no version or cipher of TLS that this machine offers."
+    "Check the connection's client_cert: the service rejects the certificate, or requires one. "
+    "Or it supports no version or cipher of TLS that this machine offers, which it may not say."
 )
 _CA_BUNDLE = (
     "Check the connection's CA bundle, and that the base URL has the host name that the "
@@ -37,7 +33,7 @@ _NO_TLS = (
 # What to do about what OpenSSL says.
 _HINTS = (
     (_ALERT_OF_CERTIFICATE, _CLIENT_CERT),
-    (re.compile("ALERT_HANDSHAKE_FAILURE"), _MAYBE_CLIENT_CERT),
+    (re.compile("ALERT_HANDSHAKE_FAILURE"), _CLIENT_CERT),
     (re.compile("CERTIFICATE_VERIFY_FAILED"), _CA_BUNDLE),
     (re.compile("WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE"), _NO_TLS),
 )
@@ -59,12 +55,8 @@ def describe(error: Exception, redactor: Redactor) -> str:
     return f"{kind}: {text}" if text else kind
 
 
-def hint_for(error: Exception, progress: SendProgress, via: str) -> str:
-    """
-    Return what to do about a request without a response, empty if there is nothing to do.
-
-    :param via: the proxy that was used, empty if there was none
-    """
+def hint_for(error: Exception, progress: SendProgress) -> str:
+    """Return what to do about a request without a response, empty if there is nothing to do."""
     if progress.begun or isinstance(error, StoppedError):
         is_cut_off = _is_of_network(error) and not progress.whole
         return _TOO_LARGE if is_cut_off else ""
@@ -73,13 +65,7 @@ def hint_for(error: Exception, progress: SendProgress, via: str) -> str:
         if words.search(str(error)):
             return hint
 
-    if via:
-        return (
-            "Check that the service is up, the proxy, and the connection's base URL. "
-            "If the service is reached without a proxy, set the connection's proxy to none."
-        )
-
-    return "Check that the service is up, and the connection's base URL."
+    return "Check that the service is up, and the connection's base URL and proxy."
 
 
 def _is_of_network(error: Exception) -> bool:

@@ -40,7 +40,7 @@ def error_without_response(
     if progress.whole:
         return OutcomeUnknownError(
             f"{request.title} was sent, but got {instead}.",
-            next_step=hint_for(error, progress, via),
+            next_step=hint_for(error, progress),
             code=code_of(OutcomeUnknownError, request),
             status=status,
             flow_id=request.flow_id,
@@ -60,7 +60,7 @@ def error_without_response(
     return NotSentError(
         f"{request.title} was {what}: {why}.",
         consequence=nothing_done(request),
-        next_step=hint_for(error, progress, via),
+        next_step=hint_for(error, progress),
         status=status,
         flow_id=request.flow_id,
     )

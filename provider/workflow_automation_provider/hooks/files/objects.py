@@ -26,19 +26,13 @@ _VERSIONS = (
     "generation",
     "ETag",
     "etag",
-    "VersionId",
-    "version_id",
-    "md5Hash",
-    "content_md5",
     "sha",
-    "hex",
     # Times, which are compared where there is nothing better
     "LastModified",
     "last_modified",
     "modificationTime",
     "modify",
     "mtime",
-    "updated",
 )
 
 Info = Mapping[str, Any]
