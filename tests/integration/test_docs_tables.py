@@ -16,6 +16,7 @@ from workflow_automation_provider.client import json_values
 from workflow_automation_provider.client.checks import MAX_TIMEOUT
 from workflow_automation_provider.client.responses.body import RESPONSE_LIMIT
 from workflow_automation_provider.client.settings import FIELDS, Settings
+from workflow_automation_provider.client.urls import MAX_LINK
 from workflow_automation_provider.exceptions import Accepted, RunFailedError
 from workflow_automation_provider.execution.batch.item_results import ItemStatus
 from workflow_automation_provider.execution.batch.json_lines import MAX_LINE
@@ -24,7 +25,6 @@ from workflow_automation_provider.execution.record.callback import MAX_BODY, MAX
 from workflow_automation_provider.execution.retry import MAX_RESCHEDULES
 from workflow_automation_provider.lineage import MAX_INPUTS
 from workflow_automation_provider.operators import batch
-from workflow_automation_provider.operators.base import MAX_LINK
 from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
 from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 from workflow_automation_provider.plugins import callback_endpoint, page, queries
@@ -156,7 +156,7 @@ def test_the_limits_are_those_of_the_code():
         "the body of a callback": f"{MAX_BODY // 1024} KiB",
         "the levels of a `result`": f"{json_values._MAX_STORED_DEPTH}",
         "a `run_id` that a run reports": f"{MAX_RUN_ID} characters",
-        "a `run_link` in an asset event": f"{MAX_LINK:,} characters",
+        "a `run_link`, after its host": f"{MAX_LINK:,} characters",
         "the tasks on the page **Flow runs**": f"{page.MAX_ROWS}, of {queries.MAX_TASKS:,}",
     }
     text = PRODUCTION.read_text().partition("| What | At most |")[2]

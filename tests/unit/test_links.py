@@ -10,6 +10,7 @@ import pytest
 from airflow.providers.common.compat.sdk import XCom
 
 from sentences import NO_LINK
+from workflow_automation_provider.client.urls import MAX_LINK
 from workflow_automation_provider.exceptions import RejectedError, UnidentifiedError
 
 from .starts import trigger
@@ -92,7 +93,7 @@ def test_airflow_stores_a_link_that_the_task_could_not(service, context, asked):
         " https://app.test/runs/7\n",
         "https://[::1]:8443/ä?b=c%20d#e",
         "HTTP://app.test",
-        "https://app.test/" + "x" * 2000,
+        "https://app.test/".ljust(len("https://app.test") + MAX_LINK, "x"),
     ],
 )
 def test_a_link_is_that_of_the_service(service, context, asked, log, run_link):
@@ -118,7 +119,7 @@ def test_a_link_is_that_of_the_service(service, context, asked, log, run_link):
         "https://app.test/\tx",
         "https:\\\\app.test",
         "https://[",
-        "https://app.test/" + "x" * 2001,
+        "https://app.test/".ljust(len("https://app.test") + MAX_LINK + 1, "x"),
     ],
 )
 def test_the_log_explains_a_missing_button(service, context, asked, log, run_link):

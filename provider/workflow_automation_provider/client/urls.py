@@ -97,10 +97,14 @@ def path_segment(text: str) -> str:
     return segment.replace(".", "%2E")
 
 
+MAX_LINK = 2000
+"""The maximum length of what follows the host of a link, in characters."""
+
 # Without credentials, and without what a browser changes: it leaves out blanks and control
 # characters, and takes a backslash for a slash.
 _WEB = re.compile(
-    r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?([/?#][^\s\x00-\x20\x7f\\]{0,2000})?",
+    r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?"
+    rf"([/?#][^\s\x00-\x20\x7f\\]{{0,{MAX_LINK - 1}}})?",
     re.I | re.ASCII,
 )
 

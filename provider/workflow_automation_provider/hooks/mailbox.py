@@ -8,7 +8,6 @@ there: the first end stays.
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -26,8 +25,6 @@ from workflow_automation_provider.hooks.mailboxes.s3 import S3Store
 
 if TYPE_CHECKING:
     from workflow_automation_provider.hooks.mailboxes.store import Store, Written
-
-_log = logging.getLogger(__name__)
 
 _PROBE = ".mailbox"
 """The object of a folder that shows whether a run can write there."""
@@ -82,7 +79,7 @@ class Mailbox:
         folder, separator, _ = self._key.rpartition("/")
         probe = f"{folder}{separator}{_PROBE}"
         with self._checking():
-            self._check_address(self._store.sign(self._key, lifetime), service_url, allow_http)
+            self._check_address(self._store.sign(self._key, lifetime), allow_http)
             is_new = self._store.create(probe)
             if is_new and self._store.create(probe):
                 raise InvalidRequestError(
@@ -159,9 +156,9 @@ class Mailbox:
                 consequence="Nothing was sent in this try.",
             ) from error
 
-    def _check_address(self, url: str, service_url: str, allow_http: bool) -> None:
+    def _check_address(self, url: str, allow_http: bool) -> None:
         """
-        Check that a service may be given a URL, and warn where it could not reach it.
+        Check that a service may be given a URL.
 
         :raises InvalidRequestError: if it has no TLS
         """
@@ -173,13 +170,6 @@ class Mailbox:
                     "Use https for the store in the connection in callback_base_url, or set "
                     "allow_http of the service's connection."
                 ),
-            )
-
-        if _is_inner(host) and not _is_inner(_host_of(service_url)):
-            _log.warning(
-                "The run gets a URL of %s, which the service may not reach: name the store in the "
-                "connection in callback_base_url by an address that both reach.",
-                host,
             )
 
 
@@ -204,12 +194,6 @@ def _place_of(url: str) -> tuple[Store, str]:
 def _host_of(url: str) -> str:
     """Return the host of a URL, empty for a file."""
     return urlsplit(url).hostname or ""
-
-
-def _is_inner(host: str) -> bool:
-    """Return whether a host is known to one network, or one machine, alone."""
-    is_bare_name = "." not in host and ":" not in host
-    return is_bare_name or is_loopback(host)
 
 
 def _why(error: Exception) -> str:

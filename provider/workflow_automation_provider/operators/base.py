@@ -14,7 +14,7 @@ from airflow.sdk.definitions.asset import AssetRef
 
 from workflow_automation_provider.client.checks import MAX_DAYS, duration
 from workflow_automation_provider.client.rendered_values import rendered
-from workflow_automation_provider.client.wording import one_line
+from workflow_automation_provider.client.urls import web_link
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.execution.retry import FlowRetryPolicy, SendRetrier
 from workflow_automation_provider.operators.templates import TextKeeper
@@ -49,20 +49,11 @@ def check_wait(wait_for_completion: object, callback_input: object) -> None:
 MAX_WAIT_DAYS = 365
 """The maximum of ``completion_timeout`` and ``heartbeat_timeout``, in days."""
 
-MAX_LINK = 2000
-"""The maximum length of a ``run_link`` in asset events, in characters."""
-
 
 def link_of(run: Mapping[str, Any]) -> dict[str, str]:
-    """
-    Return the ``run_link`` for asset events; empty for one that Airflow could not store.
-
-    Such a link would fail the task.
-    """
-    link = run.get("run_link")
-    if isinstance(link, str) and 0 < len(link) <= MAX_LINK and one_line(link) == link:
-        return {"run_link": link}
-    return {}
+    """Return the ``run_link`` for asset events; empty for one that is not the URL of a web page."""
+    link = web_link(run.get("run_link"))
+    return {"run_link": link} if link else {}
 
 
 @dataclass(frozen=True, slots=True)

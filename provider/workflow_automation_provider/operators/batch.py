@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -223,21 +222,14 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
 
     def _summary(self, result: list[BatchItem] | BatchSummary) -> TaskSummary:
         # Not the runs, which may be very many.
-        extra: dict[str, Any]
         if isinstance(result, list):
-            counts = Counter(item["status"] for item in result)
-            extra = {
-                "total": len(result),
-                "started": counts["started"],
-                "rejected": counts["rejected"],
-            }
+            statuses = [item["status"] for item in result]
+            extra: dict[str, Any] = {name: statuses.count(name) for name in ("started", "rejected")}
+            extra["total"] = len(result)
         else:
-            numbers: dict[str, Any] = {**result}
-            names = ["path", "total", "started", "rejected"]
-            if self.wait_for_completion:
-                names = ["path", "total", "success", "failed", "overdue", "rejected"]
-
-            extra = {name: numbers[name] for name in names}
+            ends = ("success", "failed", "overdue") if self.wait_for_completion else ("started",)
+            names = ("path", "total", *ends, "rejected")
+            extra = {name: number for name, number in result.items() if name in names}
 
         flow_id = self._rendered_flow_id() or self.hook.extra.flow_id
         if flow_id:

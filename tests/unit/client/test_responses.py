@@ -27,7 +27,7 @@ from workflow_automation_provider.client.protocol import (
 )
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor
 from workflow_automation_provider.client.responses.results import read_run, read_upload
-from workflow_automation_provider.client.responses.retry_after import retry_after
+from workflow_automation_provider.client.responses.retry_after import retry_after_of
 from workflow_automation_provider.exceptions import (
     BusyError,
     Code,
@@ -176,7 +176,7 @@ def test_the_location_of_a_run_that_is_not_named(status):
     ],
 )
 def test_retry_after(value, seconds):
-    assert retry_after(value) == seconds
+    assert retry_after_of(Response(503, {"retry-after": value}, b"")) == seconds
 
 
 @pytest.mark.parametrize(("operation", "status"), [(BY_PATH, 429), (BY_KEY, 429), (UPLOAD, 503)])
@@ -206,7 +206,7 @@ def test_any_http_date_is_waited_for(operation, status, form):
     ),
 )
 def test_retry_after_never_fails(value):
-    seconds = retry_after(value)
+    seconds = retry_after_of(Response(503, {"retry-after": value}, b""))
     assert seconds is None or 0 <= seconds <= timedelta(days=7).total_seconds()
 
 

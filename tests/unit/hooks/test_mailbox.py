@@ -301,22 +301,6 @@ class TestCheck:
             mailbox.check(HOUR, SERVICE)
         mailbox.check(HOUR, SERVICE, allow_http=True)
 
-    @pytest.mark.parametrize(
-        ("service", "warns"),
-        [
-            ("https://service.example/api", True),
-            (SERVICE, False),
-            ("http://service:8000/api", False),
-            ("https://[2001:db8::1]/api", True),
-        ],
-    )
-    def test_warns_of_an_endpoint_that_the_service_does_not_know(
-        self, mailbox, caplog, service, warns
-    ):
-        mailbox.check(HOUR, service)
-        warnings = [line for line in caplog.messages if "may not reach" in line]
-        assert ["127.0.0.1" in line for line in warnings] == [True] * warns
-
 
 class TestLook:
     def test_asks_for_one_byte(self, bucket, mailbox, proxy):

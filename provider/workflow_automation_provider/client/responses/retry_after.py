@@ -16,19 +16,13 @@ _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 def retry_after_of(response: Response) -> float | None:
-    """Return the seconds that a response asks to wait, None if it does not."""
-    return retry_after(response.headers.get("retry-after", ""))
-
-
-def retry_after(value: str) -> float | None:
     """
-    Read a ``Retry-After`` header: seconds, or an HTTP date.
+    Return how long a response asks to wait, by seconds or an HTTP date.
 
-    :param value: the header as received, empty if there was none
-    :return: seconds to wait, from 0 to a week, since a longer wait is a fault rather than advice;
-        None if there is no header, or it is invalid
+    :return: seconds, from 0 to a week, since a longer wait is a fault rather than advice; None if
+        there is no header, or it is invalid
     """
-    value = value.strip()
+    value = response.headers.get("retry-after", "").strip()
     if _SECONDS.fullmatch(value):
         wait = float(value)
     else:
