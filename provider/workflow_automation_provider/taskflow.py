@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import get_current_context
 
@@ -108,7 +108,7 @@ def trigger_flow_once(
         run = starter.find()
         if run is None:
             # Only now, so that an error can mention what an earlier try did.
-            check_choice("on_unknown_start", on_unknown_start, *get_args(OnUnknownStart), kind=kind)
+            check_choice("on_unknown_start", on_unknown_start, "fail", "start_again", kind=kind)
             timeout = duration(
                 "send_retry_timeout", send_retry_timeout, days=MAX_DAYS, zero=True, kind=kind
             )
@@ -141,9 +141,5 @@ def _check_name(name: object) -> None:
     if not is_fit:
         raise InvalidRequestError(
             f"name is {name!a:.300}: expected 1 to {_MAX_NAME} characters of the Basic "
-            "Multilingual Plane, without control characters or a blank at the end.",
-            next_step=(
-                "Give each start within a task a name of its own, such as a customer's ID, that is "
-                "the same in every try."
-            ),
+            "Multilingual Plane, without control characters or a blank at the end."
         )

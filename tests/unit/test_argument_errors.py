@@ -22,7 +22,6 @@ import golden
 from sentences import MAYBE_STARTED, NOTHING_SENT
 from workflow_automation_provider.client.files import upload_bodies
 from workflow_automation_provider.client.json_values import encode
-from workflow_automation_provider.decorators.flows import trigger_flow_task
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
 from workflow_automation_provider.execution.batch.output import OutputFile
 from workflow_automation_provider.execution.batch.source import BatchSource
@@ -326,17 +325,10 @@ def once(name: Any) -> object:
     return Once(name=name).execute({"ti": task_instance, "task": task})
 
 
-async def asynchronous() -> None:
-    pass
-
-
 def attempts(folder: Path) -> Iterator[Callable[[], object]]:
     """Yield what is an error."""
     for make, name, values in WRONG:
         yield partial(make, **{name: values[0]})
-    decorator: Any = trigger_flow_task
-    yield lambda: decorator(asynchronous)()
-    yield lambda: decorator(inputs={})(print)()
     checks: list[tuple[Callable[[Any], object], Iterable[Any]]] = [
         (partial(encode, "inputs"), inputs()),
         (lambda value: body(**value), ({"run_id": ""}, {"flow_id": 1.5}, {"run_id": "\ud800"})),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import IO, Any, Protocol
 
@@ -121,20 +121,14 @@ class UploadBody:
 
     def stream(self) -> Generator[bytes]:
         """Yield its bytes, from the beginning each time; closing the generator ends all reading."""
-        with self._reading() as reading:
-            yield from self._encoded(reading)
-
-    @contextmanager
-    def _reading(self) -> Iterator[Reading | None]:
-        """Begin to read the files that are read ahead, None if there are none."""
         ahead = [part for part in self._layout() if isinstance(part, File) and part.read_ahead]
         read_ahead = ahead[0].read_ahead if ahead else None
         if read_ahead is None:
-            yield None
+            yield from self._encoded(None)
             return
 
         with closing(read_ahead(ahead)) as reading:
-            yield reading
+            yield from self._encoded(reading)
 
     def _layout(self) -> Iterator[bytes | File]:
         """Yield the body in parts: JSON, and a file where its content in base64 belongs."""

@@ -212,15 +212,6 @@ def why_not_storable(value: Any, depth: int = 0) -> str:
     return ""
 
 
-def storable(document: Any, text: str) -> Any:
-    """
-    Return a JSON value as Airflow can store it.
-
-    :param text: what is stored in place of a value that cannot be: its JSON
-    """
-    return storable_text(text) if why_not_storable(document) else document
-
-
 def storable_text(text: str) -> str:
     """Return a text without the characters that a database rejects: NUL and lone surrogates."""
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()

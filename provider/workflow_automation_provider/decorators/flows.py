@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
@@ -64,16 +63,6 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
         op_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if "inputs" in kwargs:
-            raise TypeError(
-                "inputs is not an argument of @task.trigger_flow: the function returns them."
-            )
-
-        if inspect.iscoroutinefunction(python_callable):
-            raise TypeError(
-                "An async function is not supported by @task.trigger_flow; expected a plain one."
-            )
-
         super().__init__(
             python_callable=python_callable,
             op_args=op_args,

@@ -53,7 +53,9 @@ MAX_WAIT_DAYS = 365
 def link_of(run: Mapping[str, Any]) -> dict[str, str]:
     """Return the ``run_link`` for asset events; empty for one that is not the URL of a web page."""
     link = web_link(run.get("run_link"))
-    return {"run_link": link} if link else {}
+    if not link:
+        return {}
+    return {"run_link": link}
 
 
 @dataclass(frozen=True, slots=True)

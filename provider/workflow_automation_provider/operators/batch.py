@@ -227,8 +227,10 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
             extra: dict[str, Any] = {name: statuses.count(name) for name in ("started", "rejected")}
             extra["total"] = len(result)
         else:
-            ends = ("success", "failed", "overdue") if self.wait_for_completion else ("started",)
-            names = ("path", "total", *ends, "rejected")
+            names = ["path", "total", "started", "rejected"]
+            if self.wait_for_completion:
+                names = ["path", "total", "success", "failed", "overdue", "rejected"]
+
             extra = {name: number for name, number in result.items() if name in names}
 
         flow_id = self._rendered_flow_id() or self.hook.extra.flow_id

@@ -55,10 +55,10 @@ class FlowOutput(PlainXComArg):
         """
         value = super().resolve(context)
         for part in self.path:
-            # An index of a text would return one of its characters.
-            members = {} if isinstance(value, str) else value
             try:
-                value = members[part]
+                if isinstance(value, str):  # an index would return one of its characters
+                    raise TypeError
+                value = value[part]
             except (KeyError, IndexError, TypeError):
                 raise KeyError(
                     f"The output[{self.key!r}] of task {self.operator.task_id} has no {part!r} in "
@@ -90,9 +90,7 @@ def check_key(operator: Operator, key: object) -> None:
         raise ValueError(
             f"The output of task {operator.task_id} has no {key!r}; "
             f"expected one of {', '.join(KEYS)}. "
-            f"A field of what the flow returned is output['result'][{key!r}]; "
-            "of @task.trigger_flow and mapped tasks, a later task takes output['result'], "
-            "and chooses the field itself."
+            f"A field of what the flow returned is output['result'][{key!r}]."
         )
 
 

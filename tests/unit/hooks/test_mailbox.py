@@ -371,5 +371,5 @@ class TestFile:
 
     def test_in_a_folder_that_cannot_be_made_is_an_error(self, tmp_path):
         (tmp_path / "a").touch()
-        with pytest.raises(InvalidRequestError, match="cannot be made"):
+        with pytest.raises(NotSentError, match="Error: "):
             Mailbox(f"{tmp_path.as_uri()}/a/b.json").check(HOUR, SERVICE)

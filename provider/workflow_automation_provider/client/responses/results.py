@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from workflow_automation_provider.client.json_values import storable, storable_text
+from workflow_automation_provider.client.json_values import storable_text, why_not_storable
 from workflow_automation_provider.client.protocol import Operation, Request, Response, Run
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor
 from workflow_automation_provider.client.responses.body import (
@@ -171,5 +171,5 @@ def _kept(document: object, rest: object, text: str, redactor: Redactor) -> Any:
     if has_secret or redactor.reveals(json.dumps(rest)):
         return WITHHELD
 
-    kept = storable(document, text.strip())
+    kept = storable_text(text.strip()) if why_not_storable(document) else document
     return redactor.text(kept) if isinstance(kept, str) else kept

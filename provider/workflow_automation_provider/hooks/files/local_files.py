@@ -44,7 +44,7 @@ def local_files(name: str, text: str) -> Iterator[File]:
 
     glob = Glob.of_path(text)
     try:
-        matches = sorted({*_found(glob.root, glob.parts)})
+        matches = sorted(set(_found(glob.root, glob.parts)))
     except (FileNotFoundError, NotADirectoryError):
         matches = []
     except (OSError, ValueError) as error:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.hooks.mailboxes.store import Written
 
 
@@ -16,11 +15,7 @@ class FolderStore:
 
     def sign(self, key: str, lifetime: timedelta) -> str:
         """Return the URL of a file, whose folder is made."""
-        try:
-            Path(key).parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidRequestError(f"its folder cannot be made: {error}") from None
-
+        Path(key).parent.mkdir(parents=True, exist_ok=True)
         return Path(key).as_uri()
 
     def create(self, key: str) -> bool:
