@@ -24,17 +24,8 @@ from workflow_automation_provider.client.setting_kinds import (
 from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
 
-_SECRET_HEADER_WORDS = (
-    "auth",
-    "cookie",
-    "credential",
-    "key",
-    "pass",
-    "pwd",
-    "secret",
-    "session",
-    "token",
-)
+# The name of a header whose value is a secret has one of these.
+_SECRET_NAME = re.compile("auth|cookie|credential|key|pass|pwd|secret|session|token", re.IGNORECASE)
 
 # How a value begins that is a secret whatever the name of its header.
 _CREDENTIALS = re.compile(r"\s*(bearer|basic)\s", re.IGNORECASE)
@@ -226,8 +217,7 @@ def _is_empty(value: object) -> bool:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    has_secret_name = any(word in name.lower() for word in _SECRET_HEADER_WORDS)
-    return has_secret_name or _CREDENTIALS.match(value) is not None
+    return bool(_SECRET_NAME.search(name) or _CREDENTIALS.match(value))
 
 
 FIELDS: dict[str, Extra] = {

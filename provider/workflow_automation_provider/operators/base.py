@@ -81,8 +81,6 @@ class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
     """Whether Airflow has ended the task: nothing may be sent after that."""
     _trigger_failure = ""
     """Why the task's trigger has failed or timed out, empty if it has not."""
-    _inside_a_task: ClassVar[str]
-    """What to do in place of executing the operator inside another task."""
     _returns_run: ClassVar[bool] = False
     """Whether the result is a run."""
     ui_color = "#e6f0fa"
@@ -159,8 +157,8 @@ class FlowOperator(TextKeeper, BaseOperator, Generic[_Result]):
                     f"{type(self).__name__} {self.task_id!r} is executed inside the task "
                     f"{context['ti'].task_id!r}.",
                     next_step=(
-                        "Make the operator a task of the DAG. Inside a task, "
-                        f"{self._inside_a_task}."
+                        "Make the operator a task of the DAG. Inside a task, call "
+                        "trigger_flow_once or the hook."
                     ),
                 )
 

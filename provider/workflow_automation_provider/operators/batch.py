@@ -92,8 +92,6 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         Airflow retries the task, which starts the rest
     """
 
-    _inside_a_task = "call trigger_flow_once of workflow_automation_provider.taskflow for each item"
-
     template_fields: Sequence[str] = (
         "batch",
         "flow_id",

@@ -91,7 +91,6 @@ class TriggerFlowOperator(FlowOperator["RunResult"]):
     :param multiple_outputs: whether each key of the result is also an XCom of its own
     """
 
-    _inside_a_task = "call trigger_flow_once of workflow_automation_provider.taskflow"
     _returns_run = True
     template_fields: Sequence[str] = ("inputs", "flow_id", "workflow_automation_conn_id", "files")
     template_fields_renderers: ClassVar[dict[str, str]] = {"inputs": "json", "files": "json"}

@@ -52,7 +52,6 @@ class UploadFilesOperator(FlowOperator["UploadResult"]):
         the task. 0 sends once
     """
 
-    _inside_a_task = "call upload_files of the WorkflowAutomationHook"
     _uploaded: Sequence[Element] = ()
     """The files, for lineage."""
 

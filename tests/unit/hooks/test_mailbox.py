@@ -115,8 +115,7 @@ class TestUrl:
         assert mailbox.sign(timedelta(days=7))
         with pytest.raises(InvalidRequestError, match="7 days") as caught:
             mailbox.sign(timedelta(days=7, seconds=1))
-        # With another connection, a URL of S3 can be used for no longer.
-        assert caught.value.next_step.endswith("completion_timeout.")
+        assert "completion_timeout" in caught.value.next_step
 
     def test_needs_credentials_that_last(self, mailbox, reconnect):
         reconnect(extra={"aws_session_token": "a-token"})
@@ -196,7 +195,7 @@ class TestRole:
         assert len(secrets_of(mailbox.sign(HOUR / 2))) >= 2  # with the token of the session
         with pytest.raises(InvalidRequestError, match="expire before that") as caught:
             mailbox.sign(2 * HOUR)
-        assert "access key of its own" in str(caught.value)
+        assert "signs for longer" in str(caught.value)
 
     @pytest.mark.usefixtures("sts")
     def test_is_not_shown_at_debug(self, mailbox, caplog, monkeypatch):

@@ -145,17 +145,12 @@ def _signing_key(client: Any, expiry: datetime, lifetime: timedelta) -> dict[str
     if hasattr(credential, "account_key"):
         return {"account_key": credential.account_key}
     if hasattr(credential, "get_token"):
-        hint = "A connection with an account key has no limit."
-        check_lifetime(lifetime, MAX_LIFETIME_BY_DELEGATION, hint)
+        check_lifetime(lifetime, MAX_LIFETIME_BY_DELEGATION)
         until = math.ceil(expiry.timestamp() / _KEY_STEP.total_seconds()) * _KEY_STEP
         return {"user_delegation_key": _delegation_key(client, until)}
 
     raise InvalidRequestError(
-        "its connection has a SAS or no credentials at all, and neither can sign a URL.",
-        next_step=(
-            "Name a connection in callback_base_url that has an account key (also in a connection "
-            "string), a client secret or a managed identity."
-        ),
+        "its connection has no account key, client secret or managed identity to sign a URL with."
     )
 
 

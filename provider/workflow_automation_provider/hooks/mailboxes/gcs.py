@@ -55,8 +55,7 @@ class GoogleStore:
         """Return a signed URL: ``x-goog-if-generation-match: 0`` is one of the signed headers."""
         with _asking():
             opened = self._opened()
-            hint = f"A connection with a key file signs for up to {MAX_LIFETIME.days} days."
-            check_lifetime(lifetime, opened.max_lifetime, hint)
+            check_lifetime(lifetime, opened.max_lifetime)
             url: str = opened.bucket.blob(key).generate_signed_url(
                 version="v4",
                 method="PUT",
@@ -171,8 +170,7 @@ def _signing(credentials: Any) -> Any:
     email = getattr(credentials, "service_account_email", None)
     if not email:
         raise InvalidRequestError(
-            f"its connection has credentials that cannot sign ({type(credentials).__name__}).",
-            next_step="Use a connection with the key file or the impersonation of an account.",
+            f"its connection has credentials that cannot sign ({type(credentials).__name__})."
         )
 
     request = functools.partial(Request(), timeout=_TIMEOUT[1])

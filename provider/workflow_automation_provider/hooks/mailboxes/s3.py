@@ -18,6 +18,7 @@ from workflow_automation_provider.hooks.mailboxes.store import (
     MAX_CLIENTS,
     MAX_CONNECTIONS,
     MAX_LIFETIME,
+    SHORTER,
     Written,
     asking,
     check_lifetime,
@@ -119,10 +120,7 @@ class S3Store:
         raise InvalidRequestError(
             f"its URL must be usable for {lifetime}, but the temporary credentials of connection "
             f"{self._conn_id} expire before that, or do not say when.",
-            next_step=(
-                "Name a connection in callback_base_url that signs with an access key of its own, "
-                "or shorten completion_timeout."
-            ),
+            next_step=SHORTER,
         )
 
 

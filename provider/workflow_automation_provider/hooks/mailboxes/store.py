@@ -40,6 +40,11 @@ _opening: dict[Any, Future[Any]] = {}
 MAX_LIFETIME = timedelta(days=7)
 """Of a URL with Signature Version 4, which S3 and Google Cloud Storage share."""
 
+SHORTER = (
+    "Shorten completion_timeout, or name a connection in callback_base_url that signs for longer, "
+    "such as with a key of its own."
+)
+
 _SECONDS = 20
 
 _PAUSES = (1.0, 3.0, 0.0)
@@ -112,19 +117,18 @@ def client_of(open_client: Callable[..., _Client], *place: object) -> _Client:
     return client
 
 
-def check_lifetime(lifetime: timedelta, at_most: timedelta, hint: str = "") -> None:
+def check_lifetime(lifetime: timedelta, at_most: timedelta) -> None:
     """
     Check that a signed URL can be used for long enough.
 
     :param at_most: how long a URL of the store can be used
-    :param hint: which connection signs for longer
     :raises InvalidRequestError: if it cannot
     """
     if lifetime > at_most:
         raise InvalidRequestError(
             f"a URL that its connection signs can be used for {at_most} at most, and this one "
             f"would have to be for {lifetime}.",
-            next_step=f"Shorten completion_timeout. {hint}".rstrip(),
+            next_step=SHORTER,
         )
 
 
