@@ -47,14 +47,9 @@ class Transport(httpx.BaseTransport):
         assert isinstance(request.stream, httpx.SyncByteStream)  # noqa: S101
         connection = _Connection(progress)
         pool = _pool(connection, self._tls, self._proxy)
-        target = _core_url(request.url)
-        if isinstance(pool, httpcore.HTTPProxy) and b":" in target.host:
-            # httpcore writes the host as it is into what a proxy reads.
-            target.host = b"[%b]" % target.host
-
         core_request = httpcore.Request(
             request.method,
-            target,
+            _core_url(request.url),
             headers=request.headers.raw,
             content=progress.writes(request.stream),
         )
@@ -110,9 +105,8 @@ class _Connection(httpcore.NetworkBackend, httpcore.NetworkStream):
         timeout: float | None = None,
     ) -> httpcore.NetworkStream:
         self._progress.check_stop()
-        # The brackets of an IPv6 address are for the proxy alone.
-        host = (server_hostname or "").strip("[]")
-        self._stream = self._stream.start_tls(ssl_context, host, self._progress.time_left())
+        left = self._progress.time_left()
+        self._stream = self._stream.start_tls(ssl_context, server_hostname, left)
         self._has_read = False
         return self
 

@@ -154,38 +154,6 @@ def test_proxy_that_lets_nothing_through(raw_server, attempt, status):
     assert KEY.encode() not in head
 
 
-@pytest.mark.parametrize(("port", "netloc"), [(":8443", "[::1]:8443"), ("", "[::1]:443")])
-def test_ipv6_address_in_a_tunnel(raw_server, trigger, tmp_path, port, netloc):
-    """The proxy reads it in brackets, and the certificate is for it without them."""
-    issued = issue_certificate("::1", tmp_path)
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(issued.certfile)
-
-    def answer(connection, server):
-        server.requests.append(read_request(connection))
-        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-        with tls.wrap_socket(connection, server_side=True) as tunnel:
-            server.requests.append(read_request(tunnel))
-            tunnel.sendall(response("7"))
-
-    proxy = raw_server(answer)
-    proxied = {"proxy": f"http://127.0.0.1:{proxy.port}", "ca_bundle": str(issued.ca_bundle)}
-    assert trigger.send(client_of(f"https://[::1]{port}/api", **proxied)).run_id == "7"
-    (connect, _), (head, _) = proxy.requests
-    assert connect.startswith(f"CONNECT {netloc} ".encode())
-    assert f"Host: [::1]{port}\r\n".encode() in head
-
-
-def test_ipv6_address_in_plain_http(raw_server, trigger):
-    proxy = raw_server(response("7"))
-    client = client_of(
-        "http://[2001:db8::5]:8080/api", allow_http=True, proxy=f"http://127.0.0.1:{proxy.port}"
-    )
-    assert trigger.send(client).run_id == "7"
-    ((head, _),) = proxy.requests
-    assert head.startswith(f"POST http://[2001:db8::5]:8080/api{trigger.path} ".encode())
-
-
 def test_ipv6_address_through_a_socks_proxy(raw_server, trigger):
     def answer(connection, server):
         connection.recv(65536)
