@@ -126,7 +126,8 @@ def find(token: str) -> IssuedToken | None:
         if ti is None:
             return None
 
-        digest, task = digest_of(token), _coordinates(ti)
+        digest = digest_of(token)
+        task = {name: getattr(ti, name) for name in COORDINATES}
         issuer = _issuer(_starts(_entries(session, task, digest)), digest)
         if issuer is None:
             return None
@@ -193,11 +194,6 @@ def _find(session: Session, token: str) -> Any:
         ti = ti or session.get(TaskInstanceHistory, ti_id, options=options)
 
     return ti
-
-
-def _coordinates(ti: Any) -> dict[str, Any]:
-    """Return the columns and values that a task instance and its entries have in common."""
-    return {name: getattr(ti, name) for name in COORDINATES}
 
 
 def _current(session: Session, coordinates: Mapping[str, Any]) -> TaskInstance | None:

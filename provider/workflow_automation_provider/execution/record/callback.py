@@ -45,8 +45,7 @@ queued before that for one that was lost. A process that goes on after its end i
 ``[core] task_success_overtime``, 20 seconds.
 """
 
-_WITHHELD_URL = "(withheld: the URL of the mailbox)"
-_WITHHELD = "(withheld: the token of the callback)"
+_WITHHELD = "(withheld: the URL that the run was given)"
 _WORD = re.compile(r'[^"\s]+')
 """What a URL is in a text: without a blank, also in JSON within it."""
 
@@ -190,7 +189,7 @@ def _status(status: object) -> str:
 
 def without_token(report: Report, token: str) -> Report:
     """Return a report with a note in place of the token: a flow may send back its inputs."""
-    return _without(report, _WITHHELD, (token, f"{CALLBACK_PATH}?token="))
+    return _without(report, (token, f"{CALLBACK_PATH}?token="))
 
 
 def without_mailbox(report: Ended, token: str) -> Ended:
@@ -200,10 +199,10 @@ def without_mailbox(report: Ended, token: str) -> Ended:
     :param token: the hash of the token, which is the name of the object
     """
     # Of a URL, its query alone may be there.
-    return _without(report, _WITHHELD_URL, (token, *SIGNATURE_MARKS))
+    return _without(report, (token, *SIGNATURE_MARKS))
 
 
-def _without(report: _Kind, note: str, marks: tuple[str, ...]) -> _Kind:
+def _without(report: _Kind, marks: tuple[str, ...]) -> _Kind:
     """
     Return a report with a note in place of each URL with one of these marks.
 
@@ -217,13 +216,13 @@ def _without(report: _Kind, note: str, marks: tuple[str, ...]) -> _Kind:
 
     def without(text: str) -> str:
         return _WORD.sub(
-            lambda word: note if any(mark in word[0] for mark in marks) else word[0], text
+            lambda word: _WITHHELD if any(mark in word[0] for mark in marks) else word[0], text
         )
 
     values = [_with_texts(value, without) for value in report]
     make: Any = type(report)
     kept: _Kind = make(
-        *(note if redactor.reveals(json.dumps(value)) else value for value in values)
+        *(_WITHHELD if redactor.reveals(json.dumps(value)) else value for value in values)
     )
     return kept
 

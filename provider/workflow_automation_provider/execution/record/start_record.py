@@ -253,7 +253,7 @@ class StartRecord(TaskRecord):
         :raises Exception: if it could not be written, also because the task instance now belongs to
             another process
         """
-        key, entry = self._start_key(start), entry_of(start)
+        key, entry = start_key(start.place, self.name), entry_of(start)
         self.set(key, entry)
         self._seen[key] = entry
 
@@ -267,7 +267,7 @@ class StartRecord(TaskRecord):
         :param start: the start that was written
         :param before: the start before it, None if there is none
         """
-        if self.get(self._start_key(start)) != entry_of(start):
+        if self.get(start_key(start.place, self.name)) != entry_of(start):
             return False
         if not before or not before.is_settled:
             return True
@@ -350,9 +350,6 @@ class StartRecord(TaskRecord):
             dag_id=ti.dag_id, map_index=ti.map_index, task_ids=[ti.task_id], run_ids=[ti.run_id]
         )
         return {state for found in states.values() for state in found.values()} == {"running"}
-
-    def _start_key(self, start: Start) -> str:
-        return start_key(start.place, self.name)
 
 
 def _unread(

@@ -208,7 +208,9 @@ def test_token_of_another_try_is_withheld():
     other = f"https://airflow.example{CALLBACK_PATH}?token={new_token(uuid4())}"
     kept = without_token(Ended("success", {"inputs": other}, "done"), new_token(uuid4()))
     assert other not in json.dumps(kept)
-    assert kept == Ended("success", {"inputs": "(withheld: the token of the callback)"}, "done")
+    assert kept == Ended(
+        "success", {"inputs": "(withheld: the URL that the run was given)"}, "done"
+    )
 
 
 MAILBOX = "a1" * 32
@@ -232,7 +234,7 @@ def test_an_end_is_kept_without_the_url_of_its_mailbox(value, before, after, url
     assert parse(json.dumps(end._asdict()).encode()) == end
     kept = without_mailbox(end, MAILBOX)
     assert not [secret for secret in (MAILBOX, "hush1234") if secret in json.dumps(kept)]
-    assert "withheld: the URL of the mailbox" in json.dumps(kept)
+    assert "withheld: the URL that the run was given" in json.dumps(kept)
     other = Ended("success", value, "done")
     letters = re.sub("[^a-z0-9]", "", json.dumps(value).lower())
     if not any(mark in letters for mark in MARKS):
@@ -241,7 +243,7 @@ def test_an_end_is_kept_without_the_url_of_its_mailbox(value, before, after, url
 
 def test_of_an_end_the_url_of_its_mailbox_alone_is_withheld():
     end = Ended("success", {"rows": 3}, f"Wrote it to:\n{URL} in time")
-    note = "(withheld: the URL of the mailbox)"
+    note = "(withheld: the URL that the run was given)"
     assert without_mailbox(end, MAILBOX) == end._replace(message=f"Wrote it to:\n{note} in time")
 
 

@@ -580,7 +580,7 @@ def test_the_url_is_withheld_from_what_a_run_returns(mailed, form):
     quoted = {"inputs": [form(f"{url}?X-Amz-Signature=secret")], "n": 1}
     assert task.flow.reports("success", result=quoted, message=f'see "{url}?a=secret"') == 200
     shown = task.try_().output
-    assert "withheld: the URL of the mailbox" in shown
+    assert "withheld: the URL that the run was given" in shown
     assert not [text for text in ("secret", form("secret")) if text in shown]
 
 
@@ -591,7 +591,7 @@ def test_the_signature_is_withheld_where_the_url_is_escaped(mailed):
     inner = json.dumps({"callback_url": url}).replace("&", "\\u0026")
     assert task.flow.reports("success", result={"inputs": inner}) == 200
     shown = task.try_().output
-    assert "withheld: the URL of the mailbox" in shown
+    assert "withheld: the URL that the run was given" in shown
     assert "secret" not in shown
 
 
@@ -676,7 +676,7 @@ def test_a_run_writes_to_a_store_by_a_signed_url_that_shows_nowhere(stored, buck
     assert f"X-Amz-Signature={signature}" in urlsplit(url).query
     shown = "".join(process.output for process in task.processes) + json.dumps(task.rows.entries)
     assert signature not in shown
-    assert ended.result["result"] == {"url": "(withheld: the URL of the mailbox)"}
+    assert ended.result["result"] == {"url": "(withheld: the URL that the run was given)"}
     (key,) = {*bucket.keys()} - {"callbacks/.mailbox"}
     start = entries(task, START)["1/0"]
     assert start["mailbox"] == f"s3://{bucket.conn_id}@{bucket.name}/{key}"
@@ -711,7 +711,7 @@ def test_an_end_in_azure_is_the_result_and_its_signature_shows_nowhere(in_azure,
     assert statuses == [201, 403]
     ended = task.try_()
     assert (task.state, triggers(task)) == ("success", 1)
-    assert ended.result["result"] == {"url": "(withheld: the URL of the mailbox)"}
+    assert ended.result["result"] == {"url": "(withheld: the URL that the run was given)"}
     shown = "".join(process.output for process in task.processes) + json.dumps(task.rows.entries)
     assert not [text for text in (signature, quote(signature, safe="/")) if text in shown]
 
