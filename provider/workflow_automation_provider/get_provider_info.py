@@ -12,6 +12,8 @@ from workflow_automation_provider.client.settings import CONNECTION_FIELDS, FIEL
 
 __all__ = ["ASSET_SCHEME", "get_provider_info"]
 
+_INTEGRATION = "Workflow Automation"
+
 ASSET_SCHEME = "workflow-automation"
 """The scheme of the URIs of flows as assets."""
 
@@ -33,17 +35,45 @@ _CONNECTION_TYPE = {
 }
 
 
+# As in the info of Airflow's own providers, a path in the repository.
+_GUIDES = ["trigger", "wait", "batch", "uploads", "taskflow"]
+
+_INTEGRATION_ENTRY = {
+    "integration-name": _INTEGRATION,
+    "how-to-guide": [f"/docs/{guide}.md" for guide in _GUIDES],
+    "logo": "/docs/integration-logos/workflow-automation.svg",
+    "tags": ["service"],
+}
+
+
 def get_provider_info() -> dict[str, Any]:
-    """Return what Airflow reads of a provider, as in its ``provider_info.schema.json``."""
+    """Return the provider's metadata, following Airflow's ``provider_info.schema.json``."""
     return {
         "package-name": "airflow-provider-workflow-automation",
         "name": "Workflow Automation",
         "description": (
             "Trigger flows of the workflow automation service and upload files for their runs."
         ),
+        "integrations": [_INTEGRATION_ENTRY],
+        "operators": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": [
+                    "workflow_automation_provider.operators.flows",
+                    "workflow_automation_provider.operators.uploads",
+                    "workflow_automation_provider.operators.batch",
+                ],
+            }
+        ],
+        "hooks": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": ["workflow_automation_provider.hooks.workflow_automation"],
+            }
+        ],
         "triggers": [
             {
-                "integration-name": "Workflow Automation",
+                "integration-name": _INTEGRATION,
                 "python-modules": ["workflow_automation_provider.triggers.mailbox"],
             }
         ],

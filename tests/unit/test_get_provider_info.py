@@ -6,11 +6,14 @@ import importlib.resources
 import json
 import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import jsonschema
 
 from workflow_automation_provider.get_provider_info import get_provider_info
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
+
+ROOT = Path(__file__).parents[2]
 
 
 def schema_of(name):
@@ -22,6 +25,16 @@ def test_provider_info_is_what_airflow_expects():
     schema = schema_of("provider_info.schema.json")
     jsonschema.validate(get_provider_info(), schema)
     assert get_provider_info().keys() <= schema["properties"].keys()
+
+
+def test_the_integration_is_what_airflows_own_providers_have():
+    """Their stricter schema, but for the URL of a site, which this one does not have."""
+    item = schema_of("provider.yaml.schema.json")["properties"]["integrations"]["items"]
+    item["required"].remove("external-doc-url")
+    (integration,) = get_provider_info()["integrations"]
+    jsonschema.validate(integration, item)
+    for path in [integration["logo"], *integration["how-to-guide"]]:
+        assert (ROOT / path.removeprefix("/")).is_file()
 
 
 def test_airflow_shows_the_provider(airflow_home, capsys):
@@ -52,9 +65,9 @@ def test_connection_type_is_the_hooks():
 
 def test_every_module_and_class_it_names_exists():
     info = get_provider_info()
-    (triggers,) = info["triggers"]
-    for module in triggers["python-modules"]:
-        importlib.import_module(module)
+    for entry in (*info["operators"], *info["hooks"]):
+        for module in entry["python-modules"]:
+            importlib.import_module(module)
     decorators = [decorator["class-name"] for decorator in info["task-decorators"]]
     (assets,) = info["asset-uris"]
     paths = [assets["handler"], assets["factory"], assets["to_openlineage_converter"]]
