@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 _PROBE = ".mailbox"
 """The object of a folder that shows whether a run can write there."""
 
-_CHECK_RIGHTS = (
-    "Check the folder and the connection in callback_base_url: what it must be allowed is in "
-    "docs/wait.md, under 'The flow cannot reach Airflow'."
-)
-
 _INDEXED = re.compile(r"(0|[1-9]\d{0,8})\.json", re.ASCII)
 
 
@@ -136,9 +131,13 @@ class Mailbox:
         try:
             yield
         except InvalidRequestError as error:
+            rights = (
+                "Check the folder and the connection in callback_base_url, which must be allowed "
+                f"{self._store.rights}."
+            )
             raise InvalidRequestError(
                 f"No run can write to {folder}: {error.message}",
-                next_step=error.next_step or _CHECK_RIGHTS,
+                next_step=error.next_step or rights,
             ) from error
         except Exception as error:
             raise NotSentError(

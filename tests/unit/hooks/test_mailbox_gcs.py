@@ -194,7 +194,7 @@ class TestUrl:
         cloud.refuses["signBlob"] = status, code
         with pytest.raises(error, match=code) as caught:
             mailbox.check(HOUR, SERVICE)
-        assert ("callback_base_url" in str(caught.value)) == (error is InvalidRequestError)
+        assert ("signBlob for its" in str(caught.value)) == (error is InvalidRequestError)
 
 
 class TestCheck:

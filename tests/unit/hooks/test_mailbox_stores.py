@@ -24,7 +24,6 @@ from workflow_automation_provider.hooks.workflow_automation import WorkflowAutom
 
 HOUR = timedelta(hours=1)
 SERVICE = "http://127.0.0.1:1/api"
-RIGHTS = "The flow cannot reach Airflow"
 NEVER, LATER = InvalidRequestError, NotSentError
 
 
@@ -37,6 +36,7 @@ class Kind:
     :param there: the status of each other
     :param client: the module that makes its client
     :param library: what makes its extra
+    :param right: a part of what its connection must be allowed
     :param refuses: what it may answer to the run's request, and whether that may pass
     :param unknown: what it may answer to Airflow's, after which nothing is known of the object
     """
@@ -47,6 +47,7 @@ class Kind:
     client: object
     library: str
     extra: str
+    right: str
     refuses: tuple[tuple[int, str, type], ...]
     unknown: tuple[tuple[int, str], ...]
 
@@ -59,6 +60,7 @@ KINDS = {
         client=s3,
         library="boto3",
         extra="amazon",
+        right="s3:ListBucket",
         refuses=(
             (403, "AccessDenied", NEVER),
             (403, "InvalidAccessKeyId", NEVER),
@@ -87,6 +89,7 @@ KINDS = {
         client=azure,
         library="airflow.providers.microsoft.azure.hooks.wasb",
         extra="azure",
+        right="Storage Blob Data Contributor",
         refuses=(
             (403, "AuthenticationFailed", NEVER),
             (403, "AuthorizationFailure", NEVER),
@@ -113,6 +116,7 @@ KINDS = {
         client=gcs,
         library="airflow.providers.google.common.hooks.base_google",
         extra="google",
+        right="storage.objects.create",
         refuses=(
             (403, "AccessDenied", NEVER),
             (403, "SignatureDoesNotMatch", NEVER),
@@ -320,7 +324,7 @@ def test_the_check_of_a_store_that_refuses(place, mailbox, status, code, error):
     with pytest.raises(error, match=code) as caught:
         mailbox.check(HOUR, SERVICE)
     assert place.folder in str(caught.value)
-    assert (RIGHTS in str(caught.value)) == (error is NEVER)
+    assert (place.kind.right in str(caught.value)) == (error is NEVER)
     assert (NOTHING_SENT_NOW in str(caught.value)) == (error is LATER)
 
 
@@ -371,7 +375,7 @@ def test_the_check_needs_the_rights_of_a_look_that_finds_nothing(place, mailbox)
     )
     with pytest.raises(InvalidRequestError, match=r"403|AuthorizationFailure") as caught:
         mailbox.check(HOUR, SERVICE)
-    assert RIGHTS in str(caught.value)
+    assert place.kind.right in str(caught.value)
 
 
 def test_with_a_connection_that_does_not_exist(place):

@@ -50,6 +50,11 @@ _IS_EMPTY = "InvalidRange"
 class AzureStore:
     """A container."""
 
+    rights = (
+        "to read, create and list its blobs (Storage Blob Data Contributor) and, without an "
+        "account key, to ask for a user delegation key (Storage Blob Delegator for the account)"
+    )
+
     def __init__(self, conn_id: str | None, container: str) -> None:
         self._conn_id = conn_id
         self._container = container

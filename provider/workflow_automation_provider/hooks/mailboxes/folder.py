@@ -13,6 +13,8 @@ from workflow_automation_provider.hooks.mailboxes.store import Written
 class FolderStore:
     """The files of this machine; a key is a path."""
 
+    rights = "to write to the folder"
+
     def sign(self, key: str, lifetime: timedelta) -> str:
         """Return the URL of a file, whose folder is made."""
         Path(key).parent.mkdir(parents=True, exist_ok=True)

@@ -47,6 +47,11 @@ _REFUSED = re.compile("invalid_|unauthorized_client|PERMISSION_DENIED|UNAUTHENTI
 class GoogleStore:
     """A bucket."""
 
+    rights = (
+        "storage.objects.create, storage.objects.get and storage.objects.list for the bucket, and "
+        "where it has no key file, iam.serviceAccounts.signBlob for its service account"
+    )
+
     def __init__(self, conn_id: str | None, bucket: str) -> None:
         self._conn_id = conn_id
         self._bucket = bucket

@@ -50,6 +50,11 @@ _MISSING = "NoSuchKey"
 class S3Store:
     """A bucket."""
 
+    rights = (
+        "s3:ListBucket, s3:GetObject and s3:PutObject for the folder, and where it is encrypted "
+        "with KMS, kms:Decrypt and kms:GenerateDataKey"
+    )
+
     def __init__(self, conn_id: str | None, bucket: str) -> None:
         self._conn_id = conn_id
         self._bucket = bucket

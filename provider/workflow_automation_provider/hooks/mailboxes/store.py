@@ -71,6 +71,9 @@ class Written(NamedTuple):
 class Store(Protocol):
     """A place for objects, each of which has a key."""
 
+    rights: str
+    """What its connection must be allowed to do."""
+
     def sign(self, key: str, lifetime: timedelta) -> str:
         """
         Return a URL by which an object can be written, if it is not there.
