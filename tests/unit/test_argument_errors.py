@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
 
 import golden
@@ -200,7 +201,8 @@ def files(folder: Path) -> Iterator[object]:
     yield from (f"file://{folder}/missing", f"file://{folder}/folder", f"file://{folder}/f*")
     yield from ("~/data", "", [], None, 7, [b"a.csv"], b"a.csv")
     yield from ("$HOME/x", "{a,b}.csv", r"C:\data\x", "a.csv,b.csv", "'a.csv'", "s3:/bucket/a")
-    yield from ("file://localhost/x", "file:///a%20b.csv")
+    yield from ("file://localhost/x", "file:///a%20b.csv", Asset("s3://a/report#2.csv"))
+    yield "s3://store@bucket/a.csv?versionId=old"
 
 
 def batches(folder: Path) -> Iterator[object]:

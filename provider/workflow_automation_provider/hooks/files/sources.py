@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, ObjectStoragePath
 
 from workflow_automation_provider.client.files import Element, File
+from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.client.rendered_values import check_text
 from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
@@ -72,6 +73,14 @@ def _elements_of(
     The look-up of an object that is named begins now.
     """
     if isinstance(source, Asset):
+        # Airflow drops a slash at the end and what follows "#": another file may be there.
+        if "://" in source.name and source.name != source.uri:
+            raise InvalidRequestError(
+                f"{name} is the asset {shown(source.name)}, "
+                f"whose URI Airflow has changed to {shown(source.uri)}.",
+                next_step="Give the URL of the file as text.",
+            )
+
         source = source.uri
     if isinstance(source, Mapping | File):
         return [source]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 from airflow.sdk import BaseHook, ObjectStoragePath
@@ -14,6 +15,9 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 
 # For a connection that does not exist, Airflow's amazon provider takes the worker's credentials.
 _S3_SCHEMES = ("s3", "s3a", "s3n")
+
+# How a URL names a version of an object. The current one would be read or replaced.
+_VERSION = re.compile(r"\?versionid=", re.IGNORECASE)
 
 
 def extra_missing(name: str, extra: str) -> InvalidRequestError:
@@ -34,13 +38,19 @@ def stored_at(name: str, source: str | ObjectStoragePath) -> tuple[Any, str]:
     Return the file system of a URL, and the key in it.
 
     :param name: what the URL is called in errors
-    :raises InvalidRequestError: if it is no URL of a store, or needs a library that is not
-        installed
+    :raises InvalidRequestError: if it is no URL of a store, is that of a version of an object, or
+        needs a library that is not installed
     :raises AirflowNotFoundException: if its connection does not exist
     """
     url = as_url(source)
     scheme, _, rest = url.partition("://")
     host, _, key = rest.partition("/")
+    if _VERSION.search(rest):
+        raise InvalidRequestError(
+            f"{name} is {shown(url)}, a version of an object: expected the object itself.",
+            next_step="Copy the version to an object of its own.",
+        )
+
     try:
         if not host.isprintable():
             raise ValueError("it has a control character before its path")

@@ -158,6 +158,15 @@ def test_content_is_named_for_what_it_is(folder, make, kind):
             resolve(files)
 
 
+@pytest.mark.parametrize(
+    "url", ["s3://c@b/report#2.csv", "s3://c@b/both/", "file:///data/a.csv?b=1&a=2"]
+)
+def test_an_asset_that_airflow_has_changed_is_refused(url):
+    with pytest.raises(InvalidRequestError, match=r"files\[0\] is the asset ") as caught:
+        resolve(Asset(url))
+    assert repr(url.partition("?")[0])[:-1] in caught.value.message
+
+
 def test_name_size_and_media_type(folder):
     names = [
         "sub/d.csv",
