@@ -97,6 +97,7 @@ WRONG: list[tuple[Callable[..., Any], str, tuple[object, ...]]] = [
     (batch, "on_rejected", ("ignore",)),
     (batch, "max_concurrency", (0, 257)),
     (batch, "max_starts_per_second", (0, float("inf"), "8")),
+    (batch, "key", ("", 7)),
     (FlowNotifier, "inputs", (None,)),
 ]
 
@@ -202,7 +203,6 @@ def files(folder: Path) -> Iterator[object]:
     yield from ("~/data", "", [], None, 7, [b"a.csv"], b"a.csv")
     yield from ("$HOME/x", "{a,b}.csv", r"C:\data\x", "a.csv,b.csv", "'a.csv'", "s3:/bucket/a")
     yield from ("file://localhost/x", "file:///a%20b.csv", Asset("s3://a/report#2.csv"))
-    yield "s3://store@bucket/a.csv?versionId=old"
 
 
 def batches(folder: Path) -> Iterator[object]:
@@ -241,8 +241,8 @@ def batches(folder: Path) -> Iterator[object]:
 def outputs(folder: Path) -> Iterator[str]:
     batch = folder / "batch.jsonl"
     batch.write_text("{}")
-    store = "s3://store@bucket/runs.jsonl"
-    for path in (batch, f"{folder}/", folder / "pipe", folder / "missing" / "runs", store):
+    version = "s3://store@bucket/runs.jsonl?versionId=old"
+    for path in (batch, f"{folder}/", folder / "pipe", folder / "missing" / "runs", version):
         yield str(path)
 
 

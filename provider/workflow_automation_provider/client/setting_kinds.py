@@ -151,12 +151,13 @@ def mailbox_folder(text: str) -> str:
         has_place = bool(has_bucket) and parts.scheme in MAILBOX_SCHEMES
 
     has_more = parts.query or parts.fragment or re.search(r"\s", text)
+    is_id_cut = not conn_id and "@" in parts.path
     goes_up = {".", ".."}.intersection(parts.path.split("/"))
-    if not has_place or has_more or goes_up:
+    if not has_place or has_more or is_id_cut or goes_up:
         raise InvalidRequestError(
             f"expected an https URL, or a folder in a store of {', '.join(MAILBOX_SCHEMES[:-1])} "
             f"without a password, a query, a fragment, a blank, '.' or '..', such as "
-            f"{MAILBOX_EXAMPLE}"
+            f"{MAILBOX_EXAMPLE}; a '/' in the id of a connection is written %2F"
         )
 
     return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")

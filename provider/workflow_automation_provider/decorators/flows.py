@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, ParamSpec, Type
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
 from workflow_automation_provider.client.wording import kind_of
-from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.operators.base import UNSET
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
 
@@ -54,6 +54,8 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
     custom_operator_name = "@task.trigger_flow"
     _ti: Any = None
     """The task instance for which the function returned the inputs."""
+    _own_error: WorkflowAutomationError | None = None
+    """An error that the function raised, with which the task fails."""
 
     def __init__(
         self,
@@ -86,8 +88,13 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
         """Call the function. Its result is not rendered: it may contain text from outside."""
         # Arguments override the context's values of the same name, and do not change the context.
         known: Mapping[str, Any] = ChainMap({**self.op_kwargs}, cast("dict[str, Any]", context))
-        kwargs = determine_kwargs(self.python_callable, self.op_args, known)
-        inputs = self.python_callable(*self.op_args, **kwargs)
+        try:
+            kwargs = determine_kwargs(self.python_callable, self.op_args, known)
+            inputs = self.python_callable(*self.op_args, **kwargs)
+        except WorkflowAutomationError as error:
+            self._own_error = error
+            raise
+
         if not isinstance(inputs, Mapping):
             raise InvalidRequestError(
                 f"The function {self.python_callable.__name__} returned {kind_of(inputs)}: "
@@ -97,6 +104,11 @@ class _TriggerFlowDecoratedOperator(DecoratedOperator, TriggerFlowOperator):
 
         self.inputs, self._ti = inputs, context["ti"]
         return inputs
+
+    def _failure(self, context: Context, error: WorkflowAutomationError) -> WorkflowAutomationError:
+        # Of a start within the function: the task itself must not continue with its run.
+        own, self._own_error = self._own_error, None
+        return own or super()._failure(context, error)
 
 
 @overload

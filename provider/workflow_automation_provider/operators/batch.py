@@ -124,6 +124,7 @@ class TriggerFlowBatchOperator(FlowOperator["list[BatchItem] | BatchSummary"]):
         check_choice("on_rejected", on_rejected, "fail", "skip")
         _check_concurrency(max_concurrency)
         _check_rate(max_starts_per_second)
+        _check_key(key)
         # Of whatever type the template or XCom has by then.
         self.batch: Any = batch
         self.workflow_automation_conn_id = workflow_automation_conn_id
@@ -302,3 +303,11 @@ def _check_rate(rate: float | None) -> None:
             f"max_starts_per_second is {rate!r}: "
             "expected a number of more than 0, or None for no limit."
         )
+
+
+def _check_key(key: str | None) -> None:
+    if key is None:
+        return
+    is_valid = isinstance(key, str) and key != ""
+    if not is_valid:
+        raise ValueError(f"key is {key!r}: expected the name of an input, or None for no key.")

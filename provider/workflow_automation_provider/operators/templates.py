@@ -49,6 +49,8 @@ class TextKeeper(_Templater):
             jinja_env.variable_start_string,
             jinja_env.block_start_string,
             jinja_env.comment_start_string,
+            jinja_env.line_statement_prefix,
+            jinja_env.line_comment_prefix,
         )
-        has_marker = any(marker in text for marker in markers)
+        has_marker = any(marker in text for marker in markers if marker)
         return has_marker or text.endswith(tuple(self.template_ext))

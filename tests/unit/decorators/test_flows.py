@@ -18,6 +18,7 @@ from workflow_automation_provider.decorators.flows import trigger_flow_task
 from workflow_automation_provider.exceptions import (
     BusyError,
     InvalidRequestError,
+    OutcomeUnknownError,
     WorkflowAutomationError,
 )
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
@@ -152,10 +153,15 @@ class TestTries:
 
 @pytest.mark.parametrize(
     "error",
-    [AirflowSkipException("nothing to do"), WithoutTextError()],
+    [
+        AirflowSkipException("nothing to do"),
+        OutcomeUnknownError("of something else"),
+        WithoutTextError(),
+    ],
     ids=lambda error: type(error).__name__,
 )
 def test_errors_of_the_function_stay_as_they_are(service, store, context, function, error):
+    """Even those that a start would raise: they are not about this one."""
     function.returns = [error]
     with pytest.raises(type(error)) as caught:
         function.operator(on_unknown_start="start_again").execute(context(store))

@@ -178,6 +178,7 @@ WRONG: dict[str, list[Any]] = {
         "s3://key:hush-1@bucket",
         "s3://bucket/hush-1?x=1",
         "s3://bucket/hush 1",
+        "s3://team/hush-1@bucket/folder",
         "s3://bucket/folder/../hush-1",
         "file:///",
         "file://hush-1/folder",

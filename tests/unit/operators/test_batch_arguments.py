@@ -12,6 +12,7 @@ import pytest
 
 from raw_server import response
 from workflow_automation_provider.exceptions import FileUnavailableError, InvalidRequestError
+from workflow_automation_provider.hooks.files.sources import resolve
 
 from ..batches import counts, rows, times_started
 from ..starts import mentions
@@ -76,6 +77,19 @@ def test_the_file_of_the_batch_is_not_written_over(
     with pytest.raises(InvalidRequestError, match="output_path is "):
         batch(f"{batch_scheme}{path}", output_path=f"{scheme}{tmp_path}/{output}")
     assert path.read_text() == '{"n": 1}\n'
+    assert service.journal.requests() == []
+
+
+@pytest.mark.parametrize("argument", ["items", "output_path"])
+@pytest.mark.parametrize("query", ["?versionId=old", "?versionid=old"])
+def test_a_version_of_an_object_is_refused(batch, service, bucket, argument, query):
+    """The store would read or write the current one."""
+    bucket.write("batch.jsonl", b'{"n": 1}')
+    url = bucket.url(f"batch.jsonl{query}")
+    with pytest.raises(InvalidRequestError, match=r"(batch|output_path) is "):
+        batch(**{"items": rows(1), argument: url})
+    with pytest.raises(InvalidRequestError, match=r"files\[0\] is .*, a version"):
+        resolve(url)
     assert service.journal.requests() == []
 
 

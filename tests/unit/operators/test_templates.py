@@ -23,12 +23,14 @@ BRACKETS = {
     "block_end_string": "%]",
     "comment_start_string": "[#",
     "comment_end_string": "#]",
+    "line_statement_prefix": "%%",
+    "line_comment_prefix": "##",
 }
 CONTEXT: Any = {"name": "Ada"}
 
 # Made of what Jinja, a literal of Python or a line break consists of, among anything else.
 TEXTS = st.lists(
-    st.sampled_from([*"{}[]%#'\"1_\r\n -", "name", *MARKERS]) | st.text(max_size=3)
+    st.sampled_from([*"{}[]%#'\"1_\r\n -", "name", "%%", "##", *MARKERS]) | st.text(max_size=3)
 ).map("".join)
 
 
@@ -82,6 +84,8 @@ def test_text_without_a_marker_is_not_changed(text):
 
 
 @example("[[ name ]] {{ name }}\n")
+@example("%% if name\r\n1\n%% endif")
+@example("a ## comment")
 @given(TEXTS)
 def test_of_a_line_with_a_marker_becomes_what_airflow_makes_of_it(text):
     for options in ({}, BRACKETS):

@@ -15,6 +15,9 @@ from workflow_automation_provider.exceptions import InvalidRequestError
 if TYPE_CHECKING:
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
+# What is copied with another URL of Airflow.
+_NO_BASE = (CALLBACK_PATH, CALLBACK_PATH.rpartition("/")[0], "/api/v2")
+
 
 def callback_url(hook: WorkflowAutomationHook) -> str:
     """
@@ -27,6 +30,11 @@ def callback_url(hook: WorkflowAutomationHook) -> str:
         host = urlsplit(base).hostname or ""
         service = urlsplit(hook.get_conn().base_url).hostname or ""
 
+        for end in _NO_BASE:
+            if base.endswith(end):
+                raise InvalidRequestError(
+                    f"{base} ends in {end}: expected {base.removesuffix(end)}."
+                )
         if is_loopback(host) and not is_loopback(service):
             raise InvalidRequestError(
                 f"Only this machine reaches {base}: the flow could not call back."
@@ -40,8 +48,7 @@ def callback_url(hook: WorkflowAutomationHook) -> str:
             ),
         ) from None
 
-    # It may have been copied with the path.
-    return f"{base.removesuffix(CALLBACK_PATH)}{CALLBACK_PATH}"
+    return f"{base}{CALLBACK_PATH}"
 
 
 def _base_url(hook: WorkflowAutomationHook) -> str:

@@ -38,8 +38,8 @@ class RunXComs:
         self.link = web_link(run_link)
         if run_link and not self.link:
             self._log.warning(
-                "The Open run button will be missing: the run_link is not the URL of a web page, "
-                "which begins with https:// or http://."
+                "The Open run button will be missing: the run_link is not a plain URL of a web "
+                "page (https:// or http://, without a password or a blank, not too long)."
             )
 
     def push_link(self) -> None:

@@ -4,7 +4,7 @@ Find the files on this machine that a path or a glob names, and open them.
 The standard library's ``glob`` leaves out folders that it cannot list. Here they are an error.
 """
 # A Path would double the cost of reading a small file.
-# ruff: noqa: PTH109, PTH112, PTH116, PTH123
+# ruff: noqa: PTH109, PTH112, PTH116
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from typing import IO
 
 from workflow_automation_provider.client.files import File, reason
 from workflow_automation_provider.client.redaction import shown
@@ -92,8 +93,7 @@ def _file(path: str, below_root: str | None = None) -> File:
         size=state.st_size,
         content_type=None,
         source=shown(path),
-        # Without a buffer, as it is read in large chunks.
-        open=lambda: open(path, "rb", buffering=0),
+        open=functools.partial(_open, path),
         fingerprint=functools.partial(_fingerprint, path),
         location=path,
         path=below_root,
@@ -104,6 +104,16 @@ def _hint(path: str) -> str:
     if path.startswith("/"):
         return ""
     return f"A relative path is looked up in the worker's current directory, {os.getcwd()!r}."
+
+
+def _open(path: str) -> IO[bytes]:
+    # Without a buffer, as it is read in large chunks.
+    return open(path, "rb", buffering=0, opener=_open_without_waiting)
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file; a FIFO that has taken its place would otherwise be waited for."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _fingerprint(path: str) -> object:

@@ -617,10 +617,12 @@ class TestUrl:
             "http://127.0.0.1:1/team/workflow-automation/callback?token="
         )
 
-    def test_has_the_path_of_the_endpoint_once(self, world):
-        task = world(waits(), callback_base_url=f"http://127.0.0.1:1{CALLBACK_PATH}")
-        task.try_()
-        assert task.flow.runs[0].url.startswith(f"http://127.0.0.1:1{CALLBACK_PATH}?token=")
+    @pytest.mark.parametrize("end", [CALLBACK_PATH, "/workflow-automation", "/api/v2"])
+    def test_is_not_that_of_the_endpoint_itself(self, world, end):
+        task = world(waits(), callback_base_url=f"http://127.0.0.1:1{end}")
+        expected = re.compile(r"http://127\.0\.0\.1:1(?!/)")
+        assert expected.search(str(task.try_().error))
+        assert triggers(task) == 0
 
     @pytest.mark.parametrize("allow_http", [False, True])
     def test_has_tls_unless_the_connection_allows_plain_http(self, world, allow_http):

@@ -283,3 +283,12 @@ def test_file_that_is_rewritten_in_place_is_read_whole_or_not_at_all(tmp_path):
         ended.set()
         writer.join()
     assert torn == 0
+
+
+@pytest.mark.timeout(60, method="signal")  # it would not end
+def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(folder):
+    (file,) = resolved("a.csv")
+    Path("a.csv").unlink()
+    os.mkfifo("a.csv")
+    with pytest.raises(FileUnavailableError):
+        [*read_whole(file)]
