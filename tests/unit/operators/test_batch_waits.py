@@ -457,10 +457,11 @@ def test_a_clear_has_a_folder_of_its_own(waiting, begin, service):
 def test_a_source_that_is_rejected_whole_is_not_awaited(waiting, begin, service):
     service.faults.add("reject", status=401, inputs={"n": 2})
     with pytest.raises(RejectedError) as caught:
-        waiting(rows(5), max_concurrency=1)
+        waiting(rows(20), max_concurrency=1)
     assert mentions(caught.value.next_step, str(waiting.folder))
-    assert waiting.statuses == ["started"] * 2 + ["not started"] * 3
+    assert waiting.statuses == ["started"] * 2 + ["not started"] * 18
     assert str(waiting.folder / "1.json") in waiting.items[1]["why"]
+    assert "401" in waiting.items[-1]["why"]
     assert waiting.context["ti"].xcoms["return_value"]["started"] == 2
 
 
