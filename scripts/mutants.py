@@ -133,7 +133,7 @@ def prepare_workspace() -> None:
     shutil.rmtree(WORKSPACE, ignore_errors=True)
     for source, target in (
         ("provider", "src"),
-        *((folder, folder) for folder in ("tests/unit", "tests/support", "docs")),
+        *((folder, folder) for folder in ("tests/unit", "tests/support", "docs", "example_dags")),
     ):
         shutil.copytree(
             PROJECT / source, WORKSPACE / target, ignore=shutil.ignore_patterns("__pycache__")
