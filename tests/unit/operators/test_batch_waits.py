@@ -369,6 +369,16 @@ def test_a_batch_is_suspended_and_goes_on_without_its_source(waiting, begin, ser
     assert times_started(service) == Counter(range(5))
 
 
+def test_each_run_gets_its_url_beside_what_its_line_has(waiting, begin, service, tmp_path):
+    source = tmp_path / "items.jsonl"
+    source.write_text('{}\n { } \n\t{"n": "}" }\t\n')
+    begin(str(source), max_concurrency=1)
+    urls = [f"{waiting.folder.as_uri()}/{n}.json" for n in range(3)]
+    sent = sorted((run.inputs for run in service.runs), key=lambda inputs: inputs["callback_url"])
+    others = [{}, {}, {"n": "}"}]
+    assert sent == [{**own, "callback_url": url} for own, url in zip(others, urls, strict=True)]
+
+
 def test_an_item_in_doubt_has_its_key_at_the_end_of_the_wait(waiting, begin, service, time_is_up):
     service.faults.add("drop_after", inputs={"n": 1})
     deferred = begin(rows(2), key="n")
@@ -490,7 +500,8 @@ def test_what_is_not_sent_in_time_is_not_sent_and_the_ends_are_read(
     monkeypatch.setattr(ends.BatchEnds, "wait", wait)
     with pytest.raises(InvalidRequestError) as caught:
         waiting(rows(5), max_concurrency=1)
-    assert mentions(caught.value.next_step, "completion_timeout")
+    until = entries_of(waiting.store)[-1]["until"][:19]
+    assert mentions(caught.value.message, "completion_timeout", until)
     assert waiting.statuses == ["success", "overdue", "not started", "not started", "success"]
     assert waiting.items[0]["result"] == 7
     assert [line for line in log().splitlines() if mentions(line, "batch[4]", "not started")]

@@ -145,14 +145,13 @@ class BatchEnds:
         left = self._left()
         if left <= timedelta():
             raise InvalidRequestError(
-                f"The batch waits until {self._until}, and the time was up before all items were "
-                "sent.",
-                next_step="Pass a longer completion_timeout.",
+                f"The time was up at {self._until}, before all items were "
+                "sent: pass a longer completion_timeout."
             )
 
         url = Mailbox(self.url_of(item.index)).sign(left + MARGIN)
         member = json.dumps({self._options.callback_input: url}).encode()[1:]
-        others = item.inputs.rstrip().removesuffix(b"}").rstrip()
+        others = item.inputs.removesuffix(b"}").rstrip()
         separator = b"" if others.endswith(b"{") else b","
         return others + separator + member
 
