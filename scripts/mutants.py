@@ -39,8 +39,11 @@ EXPLANATIONS = PROJECT / "tests" / "mutants.toml"
 GROUPS = {
     """
     client/responses/body.py client/responses/cause.py client/responses/no_response.py client/responses/results.py
-    client/responses/retry_after.py client/responses/statuses.py client/redaction.py
+    client/responses/retry_after.py client/responses/statuses.py
     """: "client test_promise.py test_request_errors.py",
+    "client/redaction.py": """
+        client/test_redaction.py client/test_flow_client_redaction.py hooks/test_connection.py
+    """,
     """
     execution/record/entries.py execution/record/start_decision.py execution/record/start_record.py execution/run/send.py
     execution/run/claim_wait.py execution/run/start.py execution/record/state_store.py execution/run/completion.py

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from workflow_automation_provider.client.redaction import (
     WITHHELD,
     Redactor,
+    shown,
     without_credentials,
+    without_credentials_of,
 )
 
 from .conftest import KEY
@@ -143,6 +145,19 @@ def test_text_with_a_marker_is_withheld(form):
     assert not Redactor([], key=KEY).reveals("https://host/callback?token=hush")
 
 
+def test_redactors_that_are_joined_find_the_secrets_and_parts_of_both():
+    keys = ["abcdef-ghijkl-mnopqrst", "ABCDEF-012345-67890123"]
+    first, second = (Redactor([], key=key) for key in keys)
+    for one in (first.joined(second), second.joined(first)):
+        assert one.text("ghijkl-mnopqr") == one.text("012345-678901") == WITHHELD
+
+
+@pytest.mark.parametrize("value", [KEY, {"by": [KEY]}, [1, KEY]])
+def test_a_value_with_the_key_is_withheld(value):
+    assert Redactor([], key=KEY).value(value) == WITHHELD
+    assert Redactor([], key="another-key").value(value) == value
+
+
 # What a secret is ---------------------------------------------------------------------------------
 
 OF_USER = base64.b64encode(b"user:h\xfcsh:12345").decode()
@@ -231,7 +246,7 @@ def test_each_part_of_the_key_is_found_wherever_it_begins(key, start, before):
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("s3://AKIA:a@b@bucket/key", "s3://AKIA:***@bucket/key"),
         ("?url:http://host/a?b", "?url:http://host/a?***"),
@@ -250,8 +265,27 @@ def test_each_part_of_the_key_is_found_wherever_it_begins(key, start, before):
         ("http://h/a? https://h/b?c.", "http://h/a? https://h/b?***."),
     ],
 )
-def test_credentials_of_urls_are_left_out(text, shown):
-    assert without_credentials(text) == shown
+def test_credentials_of_urls_are_left_out(text, expected):
+    assert without_credentials(text) == expected
+
+
+def test_a_source_is_shown_without_its_credentials():
+    assert shown("s3://AKIA:pass word@bucket/key") == "'s3://AKIA:***@bucket/key'"
+    assert shown("http://host/a?sig=hush http://u:pw@host/b") == "'http://host/a?***'"
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "expected"),
+    [
+        ("sftp://u:h%2Fush-1234@host/a", "no login with h%2Fush-1234", "no login with ***"),
+        ("sftp://u:h%2Fush-1234@host/a", "no login with h/ush-1234", WITHHELD),
+        ("http://host/a?sig=hush-1234", "GET /a?sig=hush-1234", "GET /a?***"),
+        ("http://host/a?sig=hush-1234", "sig=HUSH%2D1234 is wrong", WITHHELD),
+        ("s3://bucket/a", "see http://u:pw@host/b", "see http://u:***@host/b"),
+    ],
+)
+def test_a_message_about_a_source_is_without_its_credentials(source, text, expected):
+    assert without_credentials_of(source, text) == expected
 
 
 SECRETS = st.text(string.ascii_letters + string.digits + ":/@?&=+%", min_size=4).map(
@@ -261,7 +295,7 @@ SECRETS = st.text(string.ascii_letters + string.digits + ":/@?&=+%", min_size=4)
 
 @given(AROUND, SECRETS, SECRETS, AROUND)
 def test_any_credentials_of_urls_are_left_out(before, password, query, after):
-    shown = without_credentials(f"{before} https://user:{password}@host/a?{query} {after}")
-    assert "hush" not in shown
-    assert shown.startswith(f"{before} https://user:***@")
-    assert shown.endswith(f" {after}")
+    found = without_credentials(f"{before} https://user:{password}@host/a?{query} {after}")
+    assert "hush" not in found
+    assert found.startswith(f"{before} https://user:***@")
+    assert found.endswith(f" {after}")
