@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections import Counter
 
@@ -12,6 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from entry_keys import batch_key
 from workflow_automation_provider.exceptions import (
     Accepted,
+    BatchInterruptedError,
     FileUnavailableError,
     InvalidRequestError,
     OutcomeUnknownError,
@@ -95,6 +97,19 @@ def test_a_404_for_the_record_starts_no_second_run(batch, service):
     batch.store.lost = [batch_key(0)]
     assert batch(rows(5), try_number=2) == first
     assert batch.store.lost == []
+    assert times_started(service) == Counter(range(5))
+
+
+def test_a_404_for_all_entries_for_a_while_starts_no_second_run(batch, service):
+    batch(rows(5))
+    reads = itertools.count()
+
+    def lose_the_first(key):
+        if next(reads) < 3:
+            batch.store.lost.append(key)
+
+    with pytest.raises(BatchInterruptedError):
+        batch(rows(5), try_number=2, before_get=lose_the_first)
     assert times_started(service) == Counter(range(5))
 
 
