@@ -142,9 +142,10 @@ def batch_errors() -> Iterator[WorkflowAutomationError]:
     with pytest.raises(InvalidRequestError) as caught:
         list(record.to_send(changed))
     yield with_results(caught.value, record)
-    unread = BatchRecord(cast("Any", make_context(BATCH, try_number=2)))
     interrupted = BatchInterruptedError("The batch was interrupted by RuntimeError.")
-    yield with_results(interrupted, unread)
+    for number in (1, 2):
+        unread = BatchRecord(cast("Any", make_context(BATCH, try_number=number)))
+        yield with_results(interrupted, unread)
 
 
 def batch(total: int, *statuses: str) -> BatchRecord:

@@ -113,6 +113,14 @@ def test_a_404_for_all_entries_for_a_while_starts_no_second_run(batch, service):
     assert times_started(service) == Counter(range(5))
 
 
+def test_an_entry_of_a_newer_version_is_named_and_nothing_is_sent(batch, service):
+    batch(rows(2))
+    batch.store.entries[batch_key(1)] = {"of": "a newer version"}
+    with pytest.raises(InvalidRequestError, match=batch_key(1)):
+        batch(rows(2), try_number=2)
+    assert times_started(service) == Counter(range(2))
+
+
 def test_a_404_for_what_was_just_written_interrupts_nothing(batch, service):
     def miss_the_next_read(key, _):
         batch.store.lost = [key]
