@@ -138,7 +138,7 @@ class Redactor:
 
     def _has_part_of_key(self, normal: bytes) -> bool:
         """Return whether a text has a part of the key, of which a long key has thousands."""
-        for start in range(0, _BLOCK, _STEP):
+        for start in (0, _STEP):
             rest = normal[start:]
             padding = bytes(-len(rest) % _BLOCKS.size)
             for blocks in _BLOCKS.iter_unpack(rest + padding):
@@ -285,14 +285,14 @@ def _normal(text: str) -> tuple[bytes, bytes]:
 
 def _decode(escape: re.Match[bytes]) -> bytes:
     """Return the ASCII character that an escape sequence stands for, empty if it is another."""
-    url, in_json, in_html, decimal = escape.groups(b"")
+    url, in_json, in_html, decimal = escape.groups()
     hexadecimal = url or in_json or in_html
     if decimal:
         code = int(decimal)
     elif hexadecimal:
         code = int(hexadecimal, 16)
     else:
-        code = 0  # such as \n or &quot;, of which no letter remains
+        return b""  # such as \n or &quot;, of which no letter remains
 
     return bytes([code]) if code < 128 else b""
 

@@ -127,6 +127,12 @@ def test_key_that_looks_escaped_with_what_is_before_it():
     assert Redactor([], key="41abcdef0123").text("%41abcdef0123") == WITHHELD
 
 
+@pytest.mark.parametrize("text", ["&#26085;", "&#x65e5;", "&#255;", "\\u65e5", "%e6%97%a5"])
+def test_what_is_escaped_and_no_letter_is_left_out(text):
+    assert Redactor([], key=KEY).text(text) == text
+    assert Redactor([], key=KEY).text(f"{KEY[:9]}{text}{KEY[9:]}") == WITHHELD
+
+
 def test_another_secret_is_withheld_as_strictly_as_the_key():
     redactor = Redactor([], key=KEY)
     redactor.add("Abc-_123" * 5)
@@ -263,6 +269,13 @@ def test_each_part_of_the_key_is_found_wherever_it_begins(key, start, before):
         ("no URL: a?b=c", "no URL: a?b=c"),
         ("http://u:@host/", "http://u:@host/"),
         ("http://h/a? https://h/b?c.", "http://h/a? https://h/b?***."),
+        ("sftp://host.example:22/a@b", "sftp://host.example:22/a@b"),
+        ("s3://AKIA:1/2@bucket/key", "s3://AKIA:***@bucket/key"),
+        ("http://u@host:80/a@b", "http://u@host:***@b"),
+        ("s3://bucket/a?sig=b&to=ftp://host", "s3://bucket/a?***"),
+        ("?a=s3://bucket/b", "?a=s3://bucket/b"),
+        ("://a?b=c", "://a?b=c"),
+        ("a://b?c=d", "a://b?***"),
     ],
 )
 def test_credentials_of_urls_are_left_out(text, expected):
