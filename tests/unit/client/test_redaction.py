@@ -138,6 +138,16 @@ def test_another_secret_is_withheld_as_strictly_as_the_key():
     redactor.add("Abc-_123" * 5)
     for text in (KEY, "Abc-_123" * 5):
         assert redactor.has_key(text)
+    redactor = Redactor([], key="abcdef-ghijkl-mnopqrst")
+    redactor.add("0123-4567-89AB-CDEF")
+    for part in ("ghijkl-mnopqr", "4567-89AB-CDEF"):
+        assert redactor.text(part) == WITHHELD
+
+
+def test_what_differs_at_its_end_is_another_secret():
+    redactor = Redactor([], key="abcdefghijkl")
+    for text in ("abcdefghijk!", base64.b64encode(b"abcdefghijk!").decode()):
+        assert redactor.text(text) == text
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
