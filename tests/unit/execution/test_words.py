@@ -213,7 +213,7 @@ def moves_the_service(_):
 
 
 def writes_its_file(_):
-    FILE.parent.mkdir()
+    FILE.parent.mkdir(exist_ok=True)
     FILE.touch()
 
 
