@@ -472,6 +472,7 @@ def test_a_source_that_is_rejected_whole_is_not_awaited(waiting, begin, service)
     assert waiting.statuses == ["started"] * 2 + ["not started"] * 18
     assert str(waiting.folder / "1.json") in waiting.items[1]["why"]
     assert "401" in waiting.items[-1]["why"]
+    assert [item["index"] for item in waiting.items] == [*range(20)]
     assert waiting.context["ti"].xcoms["return_value"]["started"] == 2
 
 
