@@ -316,7 +316,6 @@ def test_viewer_is_told_who_may(deployment: Deployment, people: dict[str, Airflo
     frame = people["viewer"].open_flow_run_tab("report", "viewer", "trigger")
     expect(frame.get_by_text("takes the right to edit task instances")).to_be_visible()
     expect(frame.locator("form")).to_have_count(0)
-    expect(frame.get_by_text("set workflow_automation_run to")).to_be_visible()
 
 
 def test_right_that_is_lost_meanwhile(
@@ -367,14 +366,14 @@ def test_task_that_changed_meanwhile(deployment: Deployment, people: dict[str, A
     assert len(deployment.runs("changed")) == 1
 
 
-def test_without_a_script_the_words_remain(
+def test_without_a_script_what_is_known_remains(
     deployment: Deployment, people: dict[str, AirflowUi], browser: Page
 ) -> None:
     page = new_page(browser, java_script_enabled=False)
     page.context.add_cookies(people["user"].page.context.cookies())
     query = "dag_id=report&run_id=strangers&task_id=trigger"
     page.goto(f"{deployment.airflow.url}/workflow-automation/runs/task?{query}")
-    expect(page.get_by_text("set workflow_automation_run to")).to_be_visible()
+    expect(page.get_by_text("look in the workflow's list of runs")).to_be_visible()
     expect(page.get_by_role("button")).to_have_count(0)
 
 

@@ -240,7 +240,7 @@ def test_list(ui: AirflowUi, pictures: Path) -> None:
         heights = rows.evaluate_all("rows => rows.map(row => row.offsetHeight)")
         assert max(heights) <= 56
         assert not has_sideways_scroll(frame)
-        expect(waiting).to_contain_text(re.compile(r"\d\d:\d\d:\d\d 2 h ago"))
+        expect(waiting).to_contain_text(re.compile(r"\d\d:\d\d:\d\d 2 hours ago"))
     assert not [text for text in failures if "Content Security Policy" in text or "sandbox" in text]
     ui.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 

@@ -7,7 +7,7 @@ Every combination of what is known, against the rules as the documentation state
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any
 
@@ -16,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflow_automation_provider.client.redaction import Redactor
+from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.record.entries import (
     Claim,
     End,
+    LastMessage,
     Outcome,
     RunReports,
     Start,
@@ -32,6 +34,7 @@ from workflow_automation_provider.execution.record.start_decision import (
     Decision,
     KnownStart,
     StartOptions,
+    check_adopted,
     decide,
     why_not,
 )
@@ -274,3 +277,25 @@ def stored(what):
     entry = entry_of(what)
     assert json.loads(json.dumps(entry)) == entry
     return {**entry, "newer": 1}
+
+
+def test_a_run_has_last_reported_by_its_claim_or_its_last_message():
+    claimed_at, message_at = AT + timedelta(minutes=1), AT + timedelta(minutes=2)
+    known = KnownStart(start=start(), reports=RunReports(claim=Claim(claimed_at, "7")))
+    assert known.last_report_at(LastMessage()) == claimed_at
+    assert known.last_report_at(LastMessage(message_at)) == message_at
+
+
+@pytest.mark.parametrize(
+    ("reports", "why"),
+    [
+        (RunReports(stopped=AT), "it was told to stop"),
+        (RunReports(refused=("7",)), "it was told to stop"),
+        (RunReports(claim=Claim(AT, "8")), "another run has the task"),
+    ],
+)
+def test_a_run_that_was_adopted_has_lost_the_task(reports, why):
+    check_adopted("7", RunReports(claim=Claim(AT, "7")))
+    with pytest.raises(InvalidRequestError) as caught:
+        check_adopted("7", reports)
+    assert mentions(caught.value.message, "run 7", why)
