@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -26,6 +27,20 @@ for _name in _HTTP_LOGGERS:
     logging.getLogger(_name).addFilter(_is_of_others)
 
 
+@functools.lru_cache
+def _mute(prefixes: tuple[str, ...], _number: int) -> None:
+    """
+    Give each logger whose name begins with one of these the filter: a parent's does not apply.
+
+    :param _number: of all loggers, of which there are only ever more: they are looked through again
+        when there is a new one
+    """
+    # Another thread may make loggers meanwhile.
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith(prefixes):
+            logging.getLogger(name).addFilter(_is_of_others)
+
+
 @contextlib.contextmanager
 def quiet(*prefixes: str) -> Iterator[None]:
     """
@@ -33,13 +48,7 @@ def quiet(*prefixes: str) -> Iterator[None]:
 
     :param prefixes: what the names of the others begin with
     """
-    # Each logger gets the filter, once: that of its parent does not apply. Another thread may make
-    # loggers meanwhile.
-    names = list(logging.root.manager.loggerDict) if prefixes else ()
-    for name in names:
-        if name.startswith(prefixes):
-            logging.getLogger(name).addFilter(_is_of_others)
-
+    _mute(prefixes, len(logging.root.manager.loggerDict))
     outer = _is_quiet.set(True)
     try:
         yield
