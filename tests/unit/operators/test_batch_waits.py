@@ -749,8 +749,11 @@ def test_nothing_is_sent_where_a_url_could_not_be_used(
 ):
     """The end could be read in transit, or comes when the URL has expired."""
     resolve = socket.getaddrinfo
-    here = lambda _, *more, **options: resolve("127.0.0.1", *more, **options)  # noqa: E731
-    monkeypatch.setattr(socket, "getaddrinfo", here)
+
+    def resolve_here(_host, *more, **options):
+        return resolve("127.0.0.1", *more, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_here)
     store = bucket.connection(s3_port)
     store["extra"]["endpoint_url"] = f"http://minio:{s3_port}"
     monkeypatch.setenv(f"AIRFLOW_CONN_{bucket.conn_id.upper()}", json.dumps(store))
