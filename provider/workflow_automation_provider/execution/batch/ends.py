@@ -12,12 +12,12 @@ for the run may be at work: so what decides about sending does not look into the
 
 from __future__ import annotations
 
-import itertools
 import json
 import secrets
 import time
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NoReturn
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.execution.retry import SendRetrier
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
-# How many ends are read at a time: each may have 64 KiB.
+# How many ends are read before they are needed: each may have 64 KiB.
 _READ_AHEAD = 64
 
 
@@ -258,12 +258,19 @@ class BatchEnds:
         self, items: Iterator[BatchItem], ended: set[int]
     ) -> Iterator[tuple[BatchItem, End | RunFailedError | None]]:
         """Yield items with what their runs wrote, which is read a bounded number ahead."""
+        ahead: deque[tuple[BatchItem, Future[End | RunFailedError | None]]] = deque()
         pool = ThreadPoolExecutor(self._options.max_concurrency)
         try:
-            while part := [*itertools.islice(items, _READ_AHEAD)]:
-                yield from pool.map(lambda item: (item, self._read(item["index"], ended)), part)
+            for item in items:
+                ahead.append((item, pool.submit(self._read, item["index"], ended)))
+                if len(ahead) == _READ_AHEAD:
+                    first, future = ahead.popleft()
+                    yield first, future.result()
+
+            for first, future in ahead:
+                yield first, future.result()
         finally:
-            pool.shutdown(wait=False)
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, index: int, ended: set[int]) -> End | RunFailedError | None:
         """
