@@ -37,7 +37,6 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution.errors import quoted
 from workflow_automation_provider.execution.record.callback import MIN_SLEEP
 from workflow_automation_provider.execution.record.entries import LastMessage
-from workflow_automation_provider.execution.record.start_decision import check_adopted
 from workflow_automation_provider.execution.run.claim_wait import POLL_INTERVAL
 from workflow_automation_provider.execution.run.tools import redactor_for
 
@@ -120,12 +119,7 @@ class CompletionWait:
         :raises InvalidRequestError: if the task has adopted the run, and another one has the task
         """
         known = self._tools.record.look(known, certainly=certainly)
-        run, reports = known.start.run, known.reports
-        if run:
-            check_adopted(run["run_id"], reports)
-        if reports.stopped and not reports.end:
-            raise RunFailedError("The run was told to stop.", **self._ids(known))
-
+        self._tools.check_goes_on(known)
         return known
 
     # Time ---------------------------------------------------------------------------------------

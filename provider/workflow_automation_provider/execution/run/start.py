@@ -30,7 +30,6 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution.record.start_decision import (
     Decision,
     KnownStart,
-    check_adopted,
     decide,
     is_certain,
     not_continued,
@@ -113,7 +112,12 @@ class RunStarter:
         if decision is not Decision.SEND:
             raise self._error_for(decision)
         if self._tools.options.is_resumed and not self._was_cleared():
-            raise self._nothing_to_continue()
+            if self._last:
+                self._tools.check_goes_on(self._last)
+            raise UnidentifiedError(
+                "What the task recorded of its run while it waited is gone from Airflow's task "
+                "state store."
+            )
 
         self._log_earlier()
         return None
@@ -254,11 +258,7 @@ class RunStarter:
 
         :raises WorkflowAutomationError: if it was told to stop, or another one has the task
         """
-        if known.start.run:
-            check_adopted(known.start.run["run_id"], known.reports)
-        if known.reports.stopped:
-            raise self._stopped_run(known)
-
+        self._tools.check_goes_on(known)
         self.known = known
         run = self._tools.run_of(known)
         self._log_return(known, run)
@@ -293,10 +293,6 @@ class RunStarter:
                 "started it, and the run did not say it."
             )
 
-    def _stopped_run(self, known: KnownStart) -> RunFailedError:
-        run = self._tools.run_of(known)
-        return RunFailedError("The run was told to stop.", run_id=run.get("run_id"))
-
     def _error_for(self, decision: Decision) -> WorkflowAutomationError:
         """Return the error for a start after which nothing may be sent."""
         last = self._last
@@ -320,15 +316,6 @@ class RunStarter:
 
         is_revoked = last.is_settled and last.start.can_call
         return error.with_facts(next_step=REVOKED) if is_revoked else error
-
-    def _nothing_to_continue(self) -> WorkflowAutomationError:
-        """Return the error for a task that waited, and has no run any more."""
-        if self._last and self._last.reports.stopped:
-            return self._stopped_run(self._last)
-        return UnidentifiedError(
-            "What the task recorded of its run while it waited is gone from Airflow's task state "
-            "store."
-        )
 
     def _log_earlier(self) -> None:
         """Log why another run is started, where an earlier try may have started one."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from workflow_automation_provider.exceptions import RunFailedError
+from workflow_automation_provider.execution.record.start_decision import check_adopted
+
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
@@ -53,6 +56,22 @@ class RunTools(NamedTuple):
     def run_of(self, known: KnownStart) -> RunResult:
         """Return the run of a start, as far as it is known and may be shown."""
         return known.run(self.redactor_of(known.start.conn_id))
+
+    def check_goes_on(self, known: KnownStart) -> None:
+        """
+        Check that the run of a start still has the task.
+
+        :raises RunFailedError: if it was told to stop
+        :raises InvalidRequestError: if a person entered it, and it was told to stop, or another one
+            has the task
+        """
+        if known.start.run:
+            check_adopted(known.start.run["run_id"], known.reports)
+        if known.reports.stopped:
+            run = self.run_of(known)
+            raise RunFailedError(
+                "The run was told to stop.", run_id=run.get("run_id"), flow_id=run.get("flow_id")
+            )
 
 
 def redactor_for(hook: WorkflowAutomationHook, conn_id: str | None) -> Redactor:

@@ -59,6 +59,12 @@ def uploads(task):
     return task.requests.count("/api/public/upload")
 
 
+def stop(task):
+    """Record that the run of the only start was told to stop."""
+    (start,) = entries(task, START).values()
+    task.rows.put(report_key(start["token_hash"]), {"stopped": datetime.now(UTC).isoformat()})
+
+
 @pytest.fixture
 def suspended(world):
     def make(*scripts, **options):
@@ -172,9 +178,7 @@ def test_a_stopped_run_fails_the_task(suspended, monkeypatch):
     task = suspended()
     monkeypatch.delenv(CONNECTION)
     task.lose(task.last)
-    reports = {"stopped": datetime.now(UTC).isoformat()}
-    (start,) = entries(task, START).values()
-    task.rows.put(report_key(start["token_hash"]), reports)
+    stop(task)
     error = task.try_().error
     assert isinstance(error, RunFailedError)
     assert error.run_id == task.flow.runs[0].run_id
@@ -193,18 +197,31 @@ def test_a_flow_without_the_first_step_is_warned_of(world, operator, is_claimed)
     assert warned is (operator.on_unknown_start == "claim" and not is_claimed)
 
 
-@pytest.mark.parametrize("status", ["success", "failed"])
-def test_where_nobody_would_wake_it_it_polls(world, monkeypatch, status):
-    """There is no scheduler, as in dag.test()."""
+@pytest.fixture
+def without_scheduler(world, monkeypatch):
+    """Nobody would wake the task, as in dag.test()."""
     from airflow.sdk.execution_time import task_runner
 
     comms = type("InProcessSupervisorComms", (SimpleNamespace,), {})(send=lambda *_, **__: None)
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", comms)
+
+
+@pytest.mark.parametrize("status", ["success", "failed"])
+@pytest.mark.usefixtures("without_scheduler")
+def test_where_nobody_would_wake_it_it_polls(world, status):
     task = world(waits())
     ended = task.try_(before("get", RUN, lambda: task.flow.reports(status, result=1), nth=5))
     assert task.state == status
     assert ended.late_by >= 1
     assert ended.result["result"] == 1 if status == "success" else ended.error.result == 1
+
+
+@pytest.mark.usefixtures("without_scheduler")
+def test_where_it_polls_a_stopped_run_fails_it(world):
+    task = world(waits())
+    error = task.try_(before("get", RUN, lambda: stop(task), nth=5)).error
+    assert isinstance(error, RunFailedError)
+    assert (error.run_id, error.flow_id) == (task.flow.runs[0].run_id, "demo-flow")
 
 
 def ends_at(task):
