@@ -193,21 +193,26 @@ class Rows:
         return bool(_read(_IS_RUNNING, ti_id=ti_id))
 
     def suspend(self, method: str, kwargs: dict[str, Any] | None, timeout: timedelta) -> None:
-        self._go_on_later(
-            TaskInstanceState.AWAITING_INPUT,
-            method,
-            kwargs,
-            trigger_timeout=datetime.now(UTC) + timeout,
-        )
+        self._go_on_later(TaskInstanceState.AWAITING_INPUT, method, kwargs, timeout)
 
-    def defer(self, method: str, kwargs: dict[str, Any] | None) -> None:
-        self._go_on_later(TaskInstanceState.DEFERRED, method, kwargs)
+    def defer(
+        self, method: str, kwargs: dict[str, Any] | None, timeout: timedelta | None = None
+    ) -> None:
+        self._go_on_later(TaskInstanceState.DEFERRED, method, kwargs, timeout)
 
     def _go_on_later(
-        self, state: TaskInstanceState, method: str, kwargs: dict[str, Any] | None, **more: Any
+        self,
+        state: TaskInstanceState,
+        method: str,
+        kwargs: dict[str, Any] | None,
+        timeout: timedelta | None,
     ) -> None:
+        until = None
+        if timeout is not None:
+            until = datetime.now(UTC) + timeout
+
         stored = json.loads(json.dumps(kwargs))
-        self.change(state=state, next_method=method, next_kwargs=stored, **more)
+        self.change(state=state, next_method=method, next_kwargs=stored, trigger_timeout=until)
 
     def reschedule(self) -> None:
         self.change(state=TaskInstanceState.UP_FOR_RESCHEDULE)

@@ -43,6 +43,7 @@ OTHER_INPUTS = "The inputs or the flow_id differ"
 # Of a wait.
 WITHOUT_RETRIES = "waits without retries"
 WITHOUT_CLAIM = "The run has not claimed its start"
+OTHER_RUN = "has the task, and not run"
 WITHOUT_FILES = "no files are uploaded"
 
 # Of the arguments of a task.

@@ -279,7 +279,7 @@ class World:
             self._report(process, "awaiting_input", lambda: self.rows.suspend(*then))
         except TaskDeferred as deferred:
             process.trigger = deferred.trigger
-            after = (deferred.method_name, deferred.kwargs)
+            after = (deferred.method_name, deferred.kwargs, deferred.timeout)
             self._report(process, "deferred", lambda: self.rows.defer(*after))
         except AirflowFailException as error:
             process.error = error

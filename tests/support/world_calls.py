@@ -91,6 +91,20 @@ def at(kind: str, name: str, act: Act, *, nth: int | None = 0) -> Happening:
     return Happening(kind, name, act, nth)
 
 
+def lost_since(name: str) -> Script:
+    """Have Airflow respond to all reads with 404, from the first of an entry on."""
+    has_begun = False
+
+    def act(call: Call) -> Act | None:
+        nonlocal has_begun
+        if call.kind != "get":
+            return None
+        has_begun = has_begun or call.name.startswith(name)
+        return "lost" if has_begun else None
+
+    return act
+
+
 def together(*scripts: Script) -> Script:
     """Make one script of several: functions are called, and then the first of the rest happens."""
 

@@ -113,6 +113,12 @@ def entries(task, key):
     return {name: json.loads(value) for name, value in found.items()}
 
 
+def ends_at(task):
+    """Return until when a task says that it waits."""
+    (until,) = re.findall(r"until (\S+) at the latest", task.last.log)
+    return datetime.fromisoformat(until)
+
+
 def later(task, **passed):
     """Let time pass for a task: all that it has recorded was earlier."""
 

@@ -63,6 +63,7 @@ AGAIN = [
     ("get start/1/1", "the same"),
 ]
 REVOKE = [
+    ("get report/…", "a run may have claimed by now: the task waits for that"),
     ("set revoked/…", "no run can claim that start from now on"),
     ("set start/1/0", "waits for what the endpoint has locked"),
     ("get report/…", "a run that has claimed before"),

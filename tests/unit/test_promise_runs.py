@@ -14,7 +14,7 @@ import pytest
 from entry_keys import MESSAGE, RUN
 from sentences import WITHOUT_FILES
 from workflow_automation_provider.exceptions import RunTimeoutError
-from world_calls import TRIGGER, after, at, before
+from world_calls import TRIGGER, after, at, before, lost_since
 
 from .starts import claims, later, struck, waits
 
@@ -109,6 +109,16 @@ def test_an_end_that_the_last_look_misses_once_is_not_lost(world):
         at("get", RUN, "lost"),
     )
     assert (task.state, responses) == ("success", [200])
+
+
+def test_an_end_is_not_lost_where_the_last_look_can_read_nothing(world):
+    task = world(waits(completion_timeout=timedelta(minutes=1)))
+    task.try_()
+    assert task.flow.reports("success") == 200
+    later(task, hours=1)
+    task.try_(lost_since(RUN))
+    assert task.state == "up_for_retry"
+    assert task.try_().result
 
 
 def test_a_message_that_is_missed_once_is_no_silence(world):

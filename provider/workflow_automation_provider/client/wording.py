@@ -23,7 +23,7 @@ def member(path: str, key: object) -> str:
 
 def run_text(run_id: str | None) -> str:
     """Return a run as the subject of a sentence."""
-    return f"Run {run_id}" if run_id else "A run"
+    return f"Run {one_line(run_id)}" if run_id else "A run"
 
 
 # Control characters, line and paragraph separators, and lone surrogates, which no log or database

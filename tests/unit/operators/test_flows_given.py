@@ -131,6 +131,7 @@ def test_of_a_start_inside_a_task(service, store, context):
     now = context(store, task_id="customers", try_number=2)
     store.entries[f"{ADOPTED}/ada"] = "77"
     assert trigger_flow_once("ada", context=now)["run_id"] == "77"
+    assert f"{ADOPTED}/ada" not in store.entries
     assert trigger_flow_once("bob", context=now)["run_id"] == "1001"
 
 

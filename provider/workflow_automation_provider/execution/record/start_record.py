@@ -163,7 +163,7 @@ class StartRecord(TaskRecord):
         """Return in words what an earlier start did, also if its entry is damaged or gone."""
         entry = self._read(start_key(place, self.name))
         with contextlib.suppress(InvalidRequestError):
-            start = read_start(place, entry, name=self.name)
+            start = read_start(place, entry)
             known = known_start(start, self._read, name=self.name)
             return known.text(redactor_of(start.conn_id))
 
@@ -336,7 +336,7 @@ class StartRecord(TaskRecord):
 
         This waits for the endpoint's locks.
         """
-        key = start_key(start.issuer or start.place, self.name)
+        key = start_key(start.issuer or start.place)
         # As it is: a newer version may have written more fields.
         entry = self._read(key)
         if entry is None:

@@ -34,28 +34,24 @@ def settle(tools: RunTools, known: KnownStart) -> KnownStart:
     :raises Exception: if it is not certain that the token is revoked
     """
     if not known.is_denied:
-        known = wait_for_claim(tools, known, looks=False)
+        known = wait_for_claim(tools, known)
     if known.reports.has_begun:
         return known
     return revoke(tools, known)
 
 
-def wait_for_claim(tools: RunTools, known: KnownStart, *, looks: bool = True) -> KnownStart:
+def wait_for_claim(tools: RunTools, known: KnownStart) -> KnownStart:
     """
     Wait for a run to claim or to end, or for the task's end.
 
-    :param looks: whether to look at once
     :raises ConnectionUnusableError: if its mailbox cannot be read at the last look
     """
     # Another worker's clock may be ahead.
     until = min(known.start.at, datetime.now(UTC)) + tools.options.claim_timeout
-    is_logged, problem = False, None
+    is_logged = False
 
     while True:
-        if looks:
-            known, problem = _looked(tools, known)
-
-        looks = True
+        known, problem = _looked(tools, known)
         left = (until - datetime.now(UTC)).total_seconds()
         is_known = known.reports.has_begun or known.reports.stopped
         if is_known or tools.retrier.is_ended() or left <= 0:

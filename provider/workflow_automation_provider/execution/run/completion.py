@@ -141,10 +141,12 @@ class CompletionWait:
 
     def _timed_out(self, known: KnownStart) -> RunTimeoutError:
         """Return the error for a run that is overdue, or silent."""
-        if known.until <= datetime.now(UTC):
+        silence = known.start.heartbeat_timeout
+        if silence is None or known.until <= datetime.now(UTC):
             return self._overdue(known)
+
         last = self._last_report_at(known).isoformat(timespec="seconds")
-        timeout = timedelta(seconds=known.start.heartbeat_timeout or 0)
+        timeout = timedelta(seconds=silence)
         return RunTimeoutError(
             f"The run has said nothing since {last}, for longer than heartbeat_timeout "
             f"({timeout}).",
@@ -177,8 +179,8 @@ class CompletionWait:
         redactor = self._tools.redactor_of(known.start.conn_id)
         run = known.run(redactor)
         self._tools.log.info(
-            "Waiting for the end of run %s, until %s at the latest.",
-            one_line(run.get("run_id", "(id not shown)")),
+            "%s was started. Waiting for its end until %s at the latest.",
+            run_text(run.get("run_id")),
             known.until.isoformat(timespec="seconds"),
         )
         if redactor or not known.reports.run_id:
@@ -227,22 +229,24 @@ class CompletionWait:
         redactor = self._redactor(known, end)
         run = known.run(redactor)
         self._tools.log.info(self._reports_text(known))
-        response = known.response
-        if response and known.reports.run_id not in (None, response.get("run_id")):
+        named = known.response.get("run_id")
+        is_another = known.reports.run_id not in (None, named)
+        if named and is_another:
             self._tools.log.warning(
-                "Run %s has the task, and not that of the response: run %s. Any files that were "
+                "%s has the task, and not run %s, which the response named. Any files that were "
                 "uploaded before the run reported are with the latter.",
-                one_line(run.get("run_id", "(id not shown)")),
-                one_line(response.get("run_id", "(id not shown)")),
+                run_text(run.get("run_id")),
+                one_line(named),
             )
-            self._xcoms.push(run, response)
+        if known.response and is_another:
+            self._xcoms.push(run, known.response)
 
         expects_claim = self._tools.options.on_unknown_start == "claim"
         if expects_claim and known.start.can_call and not known.reports.claim:
             self._tools.log.warning(
-                "The run has not claimed its start: the flow has no first step that does. Wherever "
-                "the outcome of a start is unknown, another run is started, as with "
-                "on_unknown_start='start_again'."
+                "The run has not claimed its start: the flow has no first step that does. As with "
+                "on_unknown_start='start_again', another run is started wherever the outcome of a "
+                "start is unknown."
             )
 
         message = redactor.text(end.message or "")

@@ -18,7 +18,7 @@ import hashlib
 from typing import TYPE_CHECKING, Literal
 
 from workflow_automation_provider.client.urls import origin_of
-from workflow_automation_provider.client.wording import one_line
+from workflow_automation_provider.client.wording import one_line, run_text
 from workflow_automation_provider.exceptions import (
     Code,
     InvalidRequestError,
@@ -221,16 +221,15 @@ class RunStarter:
         """
         run, last = self._adopted, self._last
         assert run  # noqa: S101
-        reason: str | None = None
         if last and last.start.token_hash:
             self._tools.record.all_starts()
             self._tools.record.probe()  # one of them may not have been seen
             last, *others = self._tools.record.all_starts()
             reason = why_not(run["run_id"], last, others)
+            if reason:
+                raise not_continued(run["run_id"], reason)
         elif self._tools.options.wait_for_completion:
             reason = "nobody can tell its end, since it was given no URL"
-
-        if reason:
             raise not_continued(run["run_id"], reason)
 
         self._tools.log.info(
@@ -282,9 +281,7 @@ class RunStarter:
             )
 
         if reports.claim:
-            self._tools.log.info(
-                "Run %s has claimed this start.", one_line(run.get("run_id", "(id not shown)"))
-            )
+            self._tools.log.info("%s has claimed this start.", run_text(run.get("run_id")))
 
         is_named = "run_id" in run or "response" in run
         if reports.has_begun and not is_named and not reports.run_id:

@@ -213,7 +213,7 @@ class TestDoubt:
         task.faults.add("drop_after")
         if is_retry:
             task.try_(before("get", RUN, "kill"))
-        log = task.try_(at_the_third_look(lambda: asks(task))).log
+        log = task.try_(before("get", RUN, lambda: asks(task), nth=3)).log
         run = task.flow.runs[0].run_id
         assert (task.last.result["run_id"], triggers(task)) == (run, 1)
         assert log.count(AWAITS_CLAIM) == 1

@@ -20,6 +20,7 @@ from sentences import (
     NO_RUN_ID,
     NOT_PUSHED,
     OTHER_INPUTS,
+    OTHER_RUN,
     RUN_ID_UNKNOWN,
     STARTS_ANOTHER,
     WITHOUT_CLAIM,
@@ -42,6 +43,7 @@ from world_calls import TRIGGER, after, before
 from ...starts import (
     MAYBE,
     claims,
+    ends_at,
     entries,
     later,
     mentions,
@@ -138,6 +140,7 @@ def test_what_the_flow_returns_comes_out_unchanged(suspended, result):
     assert ended.result == {"run_id": run, "run_link": link, "flow_id": "demo-flow", **returned}
     assert task.state == "success"
     assert mentions(ended.log, "succeeded", r"all there\nRun 9 failed")
+    assert OTHER_RUN not in ended.log
 
 
 def test_what_the_run_does_not_report_is_that_of_the_response(suspended):
@@ -150,6 +153,7 @@ def test_what_the_run_does_not_report_is_that_of_the_response(suspended):
         "flow_id": "demo-flow",
     }
     assert task.try_().result == run
+    assert OTHER_RUN not in task.last.log
 
 
 def test_an_error_names_the_flow_of_the_run(suspended):
@@ -171,6 +175,31 @@ def test_on_run_failed_starts_another_run_while_a_retry_is_left(suspended):
     assert task.flow.reports("failed") == 200
     task.until_end()
     assert (task.state, triggers(task)) == ("failed", 2)
+
+
+@pytest.mark.parametrize("has_key", [False, True])
+def test_a_failed_run_is_named_where_the_next_start_is_in_doubt(world, monkeypatch, has_key):
+    """By the connection that started it, of which nothing is shown under another one."""
+    from world import KEY
+
+    task = world(waits(on_run_failed="start_again"))
+    task.try_()
+    run_id = f"x{KEY.value}" if has_key else "77"
+    assert task.flow.reports("failed", run_id=run_id) == 200
+    task.try_()
+
+    without_key = {**json.loads(os.environ[CONNECTION]), "password": ""}
+    monkeypatch.setenv("AIRFLOW_CONN_ANOTHER", json.dumps(without_key))
+    task.operator = waits(
+        flow_id="demo-flow",
+        workflow_automation_conn_id="another",
+        on_run_failed="start_again",
+    )
+    task.faults.add("drop_after")
+    error = task.try_().error
+    assert isinstance(error, OutcomeUnknownError), error
+    assert mentions(str(error), "Before, try 1", "run 77") is not has_key
+    assert KEY.value not in task.last.output
 
 
 def test_a_stopped_run_fails_the_task(suspended, monkeypatch):
@@ -224,12 +253,6 @@ def test_where_it_polls_a_stopped_run_fails_it(world):
     assert (error.run_id, error.flow_id) == (task.flow.runs[0].run_id, "demo-flow")
 
 
-def ends_at(task):
-    """Return until when the task says that it waits."""
-    (until,) = re.findall(r"until (\S+) at the latest", task.last.log)
-    return datetime.fromisoformat(until)
-
-
 @pytest.mark.parametrize("begins_with", ["the response", "the claim", "the person"])
 def test_when_a_wait_begins(world, begins_with):
     task = world(claims(wait_for_completion=True, completion_timeout=timedelta(days=9)))
@@ -278,7 +301,7 @@ def test_what_it_leaves_before_it_suspends(suspended):
     link = task.xcoms["_link_FlowRunLink"]
     run = {"run_id": task.flow.runs[0].run_id, "run_link": link, "flow_id": "demo-flow"}
     assert task.xcoms == {**run, "return_value": run, "_link_FlowRunLink": link}
-    assert mentions(task.last.log, f"run {run['run_id']}", "until 20")
+    assert mentions(task.last.log, f"Run {run['run_id']}", "until 20")
     run = {"run_id": "77", "flow_id": "demo-flow"}
     assert task.flow.reports("started", run_id="77") == 200
     task.try_()

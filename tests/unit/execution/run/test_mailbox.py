@@ -6,7 +6,7 @@ import base64
 import itertools
 import json
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -14,6 +14,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from entry_keys import REVOKED, RUN, START
+from sentences import NO_CLAIM, NOTHING_SENT_NOW, STARTS_ANOTHER, STOPS_WHO_CLAIMS
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
@@ -23,9 +24,11 @@ from workflow_automation_provider.exceptions import (
     RunFailedError,
     RunTimeoutError,
 )
+from workflow_automation_provider.execution.run.completion import TRIGGERER_MARGIN
+from workflow_automation_provider.triggers.mailbox import INTERVAL
 from world_calls import TRIGGER, after, at, before
 
-from ...starts import entries, later, mentions, struck, triggers, waits
+from ...starts import ends_at, entries, later, mentions, struck, triggers, waits
 
 MOMENT = timedelta(minutes=1)
 
@@ -107,8 +110,19 @@ def test_the_trigger_knows_the_mailbox_and_the_deadline(mailed, folder):
     path, kwargs = task.last.trigger.serialize()
     assert path == "workflow_automation_provider.triggers.mailbox.MailboxTrigger"
     start = entries(task, START)["1/0"]
-    assert kwargs["mailbox"] == start["mailbox"] == f"{folder}/{start['token_hash']}.json"
+    assert start["mailbox"] == f"{folder}/{start['token_hash']}.json"
     assert "callback_url" not in start
+
+    until = ends_at(task)
+    assert (kwargs["mailbox"], kwargs["interval"]) == (start["mailbox"], INTERVAL)
+    assert abs(datetime.fromisoformat(kwargs["until"]) - until) < timedelta(seconds=1)
+    # Airflow wakes it after that, if the trigger does not.
+    assert abs(task.rows.ti.trigger_timeout - until - TRIGGERER_MARGIN) < MOMENT
+
+
+def test_a_look_pushes_nothing_again(mailed):
+    task = mailed()
+    assert [call.name for call in task.try_().calls if call.kind == "push"] == []
 
 
 def test_a_look_that_finds_nothing_defers_again(mailed):
@@ -123,8 +137,9 @@ def test_no_end_in_time_fails_the_task_and_names_the_mailbox(mailed):
     error = task.try_().error
     assert isinstance(error, RunTimeoutError)
     assert entries(task, START)["1/0"]["mailbox"] in str(error)
-    assert "may still be running" in str(error)
-    assert "answers to stop" not in str(error)
+    run = task.flow.runs[0].run_id
+    assert error.consequence == f"Run {run} was started, and may still be running."
+    assert error.flow_id == "demo-flow"
 
 
 FAILED = {"error": "Trigger failure", "traceback": ["Traceback", "ImportError: no such module\n"]}
@@ -280,7 +295,7 @@ def test_a_doubt_without_an_end_fails_and_revokes_nothing(mailed):
     error = task.last.error
     assert isinstance(error, OutcomeUnknownError)
     assert isinstance(error, AirflowFailException)
-    assert "answers to stop" not in str(error)
+    assert not [words for words in (NO_CLAIM, STOPS_WHO_CLAIMS) if words in task.last.output]
     assert (triggers(task), entries(task, REVOKED)) == (1, {})
 
 
@@ -288,7 +303,7 @@ def test_a_retry_in_doubt_sends_nothing(mailed):
     task = mailed(None, at("send", TRIGGER, "kill after"))
     error = task.try_().error
     assert isinstance(error, OutcomeUnknownError)
-    assert "answers to stop" not in str(error)
+    assert not [words for words in (NO_CLAIM, STOPS_WHO_CLAIMS) if words in task.last.output]
     assert (task.state, triggers(task), entries(task, REVOKED)) == ("failed", 1, {})
 
 
@@ -323,6 +338,7 @@ def test_a_doubt_is_started_again_where_that_is_asked_for(mailed):
     assert task.state == "up_for_retry"
     task.try_()
     assert (task.state, triggers(task), entries(task, REVOKED)) == ("deferred", 2, {})
+    assert mentions(task.last.log, STARTS_ANOTHER, "on_unknown_start is 'start_again'")
     # Its run is that of the last start.
     task.flow.reports("success", 0, result=1)
     task.try_()
@@ -470,7 +486,7 @@ def test_a_run_cannot_be_adopted_where_another_one_has_ended(mailed):
     task.adopt("another")
     task.clear()
     assert "another run has the task" in str(task.try_().error)
-    assert triggers(task) == 1
+    assert (triggers(task), [*entries(task, START)]) == (1, ["1/0"])
 
 
 # What is read ---------------------------------------------------------------------------------------
@@ -544,7 +560,12 @@ def test_a_mailbox_that_cannot_be_read_decides_nothing(mailed, policy, fault):
 
     task = mailed(fault, before("get", RUN, spoil), on_unknown_start=policy)
     assert (task.state, triggers(task)) == ("up_for_retry", 1), task.last.error
-    assert task.try_().error.run_id is None
+    error = task.try_().error
+    assert (error.run_id, error.flow_id) == (None, "demo-flow")
+    if fault == "reject":
+        assert (error.accepted, error.consequence) == (Accepted.NO, NOTHING_SENT_NOW)
+    else:
+        assert error.consequence.startswith("Before, try 1")
     assert (task.state, triggers(task)) == ("up_for_retry", 1)
     spoilt[0].rmdir()
     if fault == "reject":

@@ -24,10 +24,10 @@ from entry_keys import (
     START,
     report_key,
 )
-from sentences import WAS_STARTED
+from sentences import OTHER_RUN, WAS_STARTED
 from workflow_automation_provider.exceptions import ConnectionUnusableError
 from workflow_automation_provider.execution.upload import UPLOAD_KEY
-from world_calls import TRIGGER, after, at, before
+from world_calls import TRIGGER, after, at, before, lost_since
 
 from ...starts import claims, entries, later, mentions, struck, trigger, triggers, waits
 
@@ -93,6 +93,17 @@ def test_an_adopted_run_hides_no_earlier_start_that_is_missed_once(world):
     task.try_(at("get", FIRST_START, "lost"))
     assert task.flow.reports("started", 0, run_id=True) == 404
     assert task.state == "failed", "it may be that of an earlier start"
+
+
+def test_no_run_is_adopted_where_an_earlier_start_cannot_be_read(world):
+    task = world(claims(retries=1))
+    for _ in range(2):
+        task.faults.add("drop_after")
+        task.try_()
+    task.adopt(task.flow.runs[0].run_id)
+    task.clear()
+    task.try_(lost_since(FIRST_START))
+    assert (task.state, [*entries(task, START)]) == ("up_for_retry", ["1/0", "2/0"])
 
 
 def test_a_broken_connection_is_retried_for_a_claimed_run_with_files(world, monkeypatch):
@@ -231,6 +242,16 @@ def test_a_run_that_could_not_be_recorded_is_named(world):
     assert f"Run {run} was started." in task.last.error.consequence
 
 
+def test_a_run_that_could_be_recorded_at_the_second_attempt_is_awaited(world):
+    def fail():
+        raise RuntimeError("No database")
+
+    task = world(waits())
+    task.try_(before("set", OUTCOME, fail))
+    assert task.state == "awaiting_input", task.last.error
+    assert [*entries(task, OUTCOME)] == ["1/0"]
+
+
 def test_a_run_that_could_not_be_recorded_keeps_its_id(world):
     task = world(claims(wait_for_completion=True, claim_timeout=timedelta(seconds=5)))
 
@@ -270,6 +291,7 @@ def test_the_xcoms_of_another_run_are_replaced_also_after_the_end(world):
     assert task.flow.reports("failed", 0, run_id=True) == 200
     ended = task.try_()
     assert ended.error.run_id == task.flow.runs[0].run_id
+    assert mentions(ended.log, OTHER_RUN, named)
     assert task.xcoms["return_value"].get("run_id") != named
     assert task.xcoms["_link_FlowRunLink"] == ""
 

@@ -13,10 +13,14 @@ from pathlib import Path
 import pytest
 
 from entry_keys import FIRST_OUTCOME, FIRST_START
-from workflow_automation_provider.exceptions import BusyError, InvalidRequestError
+from workflow_automation_provider.exceptions import (
+    BusyError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+)
 from workflow_automation_provider.taskflow import trigger_flow_once
 
-from ...starts import requests, trigger
+from ...starts import mentions, requests, trigger
 
 
 def test_a_later_try_returns_what_an_earlier_one_started(service, store, context):
@@ -36,6 +40,19 @@ def test_a_later_try_returns_what_an_earlier_one_started(service, store, context
         f"{key}{name}" for key in (FIRST_START, FIRST_OUTCOME) for name in names
     }
     assert requests(service) == 3
+
+
+def test_an_earlier_start_of_the_name_is_mentioned_with_its_outcome(service, store, context):
+    """Which a process has recorded that lived on beside the next try."""
+    for number in (1, 2, 3):
+        service.faults.add("drop_after")
+        with pytest.raises(OutcomeUnknownError) as caught:
+            trigger_flow_once(
+                "ada", on_unknown_start="start_again", context=context(store, try_number=number)
+            )
+        started = {"status": "started", "at": "2026-01-01T00:00:00Z", "run": {"run_id": "77"}}
+        store.entries[f"{FIRST_OUTCOME}/ada"] = started if number == 2 else None
+    assert mentions(str(caught.value), "Before, try 1", "started run 77")
 
 
 def test_two_of_one_name_at_once(service, context, log):
