@@ -49,8 +49,9 @@ GROUPS = {
     execution/run/claim_wait.py execution/run/start.py execution/record/state_store.py execution/run/completion.py
     execution/run/mailbox.py
     """: """
-        execution/record execution/run execution/test_words.py notifications operators/test_asset_events.py
-        operators/test_batch_tries.py operators/test_flows_*.py test_every_kill.py test_promise_runs.py
+        execution/record execution/run execution/test_upload.py execution/test_words.py notifications
+        operators/test_asset_events.py operators/test_batch_tries.py operators/test_flows_*.py test_budgets.py
+        test_every_kill.py test_promise_runs.py
     """,
     "execution/retry.py": "execution/test_retry.py",
     "execution/upload.py": """

@@ -296,12 +296,8 @@ class CompletionWait:
             text = f"The run said: {steps}."
 
         if message.refused_at:
-            shown = "(not shown)"
-            redactor = self._tools.redactor_of(known.start.conn_id)
-            if redactor:
-                shown = one_line(redactor.text(message.refusal))
-
-            text += f" A call at {message.refused_at:%H:%M:%S} was refused: {shown}"
+            # The endpoint names no value of the call.
+            text += f" A call at {message.refused_at:%H:%M:%S} was refused: {message.refusal}"
 
         return text
 
