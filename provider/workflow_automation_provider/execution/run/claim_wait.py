@@ -11,11 +11,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from workflow_automation_provider.exceptions import (
-    ConnectionUnusableError,
-    NotSentError,
-    WorkflowAutomationError,
-)
+from workflow_automation_provider.exceptions import ConnectionUnusableError
 
 if TYPE_CHECKING:
     from workflow_automation_provider.execution.record.start_decision import KnownStart
@@ -72,11 +68,11 @@ def wait_for_claim(tools: RunTools, known: KnownStart) -> KnownStart:
 
 def _looked(
     tools: RunTools, known: KnownStart
-) -> tuple[KnownStart, WorkflowAutomationError | None]:
+) -> tuple[KnownStart, ConnectionUnusableError | None]:
     """Return what is known, and why the mailbox cannot be read, which may pass."""
     try:
         return tools.record.look(known), None
-    except (ConnectionUnusableError, NotSentError) as problem:
+    except ConnectionUnusableError as problem:
         return known, problem
 
 

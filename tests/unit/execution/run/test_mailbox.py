@@ -245,6 +245,15 @@ def test_a_run_of_this_try_is_named_where_its_end_is_not_valid(mailed, in_its_pr
     assert f"Run {task.flow.runs[0].run_id} was started." in str(task.last.error)
 
 
+def test_what_is_no_report_ends_a_doubt(mailed):
+    def spoil():
+        object_of(task_of_process()).write_text("{")
+
+    task = mailed("drop_after", after("send", TRIGGER, spoil))
+    assert isinstance(task.last.error, RunTimeoutError)
+    assert "not valid" in str(task.last.error)
+
+
 def spoil_then_repair(looks):
     """
     Put a folder where the object will be; some looks later, have the run write its end.
