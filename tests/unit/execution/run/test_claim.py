@@ -217,6 +217,7 @@ class TestDoubt:
         run = task.flow.runs[0].run_id
         assert (task.last.result["run_id"], triggers(task)) == (run, 1)
         assert log.count(AWAITS_CLAIM) == 1
+        assert mentions(log, AWAITS_CLAIM, "30 s")
         assert mentions(log, run, HAS_CLAIMED)
         assert NO_CLAIM not in log
         assert RUN_ID_UNKNOWN not in log

@@ -557,8 +557,11 @@ def test_a_doubt_whose_mailbox_cannot_be_read_sends_nothing(mailed):
 
 
 @pytest.mark.parametrize("policy", ["fail", "start_again"])
-@pytest.mark.parametrize("fault", ["drop_after", "garbage", "reject"])
-def test_a_mailbox_that_cannot_be_read_decides_nothing(mailed, policy, fault):
+@pytest.mark.parametrize(
+    ("fault", "happened"),
+    [("drop_after", "no response"), ("garbage", "not JSON"), ("reject", "was rejected")],
+)
+def test_a_mailbox_that_cannot_be_read_decides_nothing(mailed, policy, fault, happened):
     spoilt: list[Path] = []
 
     def spoil():
@@ -569,6 +572,7 @@ def test_a_mailbox_that_cannot_be_read_decides_nothing(mailed, policy, fault):
 
     task = mailed(fault, before("get", RUN, spoil), on_unknown_start=policy)
     assert (task.state, triggers(task)) == ("up_for_retry", 1), task.last.error
+    assert mentions(task.last.error.consequence, "POST", happened)
     error = task.try_().error
     assert (error.run_id, error.flow_id) == (None, "demo-flow")
     if fault == "reject":

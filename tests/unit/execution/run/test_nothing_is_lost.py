@@ -191,7 +191,7 @@ def test_another_connection_loses_no_end_of_a_run_whose_files_are_uploaded(world
     assert (task.state, uploads(task)) == ("success", 1), task.last.error
 
 
-@pytest.mark.parametrize("status", ["success", "failed"])
+@pytest.mark.parametrize("status", ["started", "success", "failed"])
 def test_the_key_that_started_the_run_is_withheld_under_another_connection(
     world, monkeypatch, status
 ):
@@ -199,7 +199,8 @@ def test_the_key_that_started_the_run_is_withheld_under_another_connection(
 
     task = world(waits(retries=1))
     task.try_()
-    report = {"result": f"by {KEY.value}", "message": f"by {KEY.value}"}
+    own = f"x{KEY.value}"
+    report = {"result": own, "message": own, "run_id": own}
     assert task.flow.reports(status, **report) == 200
     other = {**json.loads(os.environ[CONNECTION]), "password": "another-key-of-another-flow"}
     monkeypatch.setenv("AIRFLOW_CONN_ANOTHER", json.dumps(other))
