@@ -558,6 +558,22 @@ def test_an_end_that_cannot_be_read_costs_no_more_than_the_ends(waiting, begin, 
     assert [item["result"] for item in waiting.items] == [*range(40)]
 
 
+def test_many_ends_are_read_ahead_and_stay_in_order(waiting, begin, monkeypatch):
+    deferred = begin(rows(70))
+    for n in range(70):
+        waiting.write(n, result=n)
+    both, read = threading.Barrier(2), Mailbox.read
+
+    def read_beside_another(mailbox, limit):
+        if mailbox.url.endswith(("/0.json", "/1.json")):
+            both.wait(10)
+        return read(mailbox, limit)
+
+    monkeypatch.setattr(Mailbox, "read", read_beside_another)
+    assert waiting.resume(deferred)["success"] == 70
+    assert [item["result"] for item in waiting.items] == [*range(70)]
+
+
 def test_after_an_error_no_further_end_is_read_or_awaited(waiting, begin, monkeypatch):
     deferred = begin(rows(9), max_concurrency=2)
     for n in range(9):
