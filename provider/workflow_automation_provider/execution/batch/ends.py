@@ -145,8 +145,8 @@ class BatchEnds:
         left = self._left()
         if left <= timedelta():
             raise InvalidRequestError(
-                f"The time was up at {self._until}, before all items were sent: pass a longer "
-                "completion_timeout."
+                f"The time was up at {self._until}, before all items were sent: "
+                "pass a longer completion_timeout."
             )
 
         url = Mailbox(self.url_of(item.index)).sign(left + MARGIN)
