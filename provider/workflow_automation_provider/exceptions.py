@@ -28,6 +28,8 @@ from __future__ import annotations
 import enum
 from typing import Any, ClassVar, Self
 
+from workflow_automation_provider.wording import one_line, run_text
+
 __all__ = [
     "Accepted",
     "BatchInterruptedError",
@@ -188,7 +190,7 @@ class WorkflowAutomationError(Exception):
         self.message = message
         self.code = code or self._code
         if not consequence and self.code:
-            consequence = self.code.consequence.format(run=f"Run {run_id}" if run_id else "A run")
+            consequence = self.code.consequence.format(run=run_text(run_id))
 
         self.consequence = consequence
         self.next_step = next_step
@@ -228,7 +230,7 @@ class WorkflowAutomationError(Exception):
 
     def __str__(self) -> str:
         where = [
-            f"{name}: {value}"
+            f"{name}: {one_line(value)}"
             for name, value in (
                 ("Connection", self.conn_id),
                 ("Flow", self.flow_id),

@@ -11,7 +11,6 @@ from airflow.sdk import get_current_context
 from workflow_automation_provider.client.checks import MAX_DAYS, check_choice, duration
 from workflow_automation_provider.client.protocol import NO_INPUTS
 from workflow_automation_provider.client.rendered_values import rendered
-from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     WorkflowAutomationError,
@@ -26,6 +25,7 @@ from workflow_automation_provider.execution.run.start import (
     request_digest,
 )
 from workflow_automation_provider.execution.run.tools import RunTools
+from workflow_automation_provider.wording import one_line
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -68,7 +68,7 @@ def test_airflow(service, tmp_path):
     )
     names = (
         *("client", "client.checks", "client.file_format", "client.setting_kinds"),
-        *("client.settings", "client.urls", "client.wording", "exceptions", "get_provider_info"),
+        *("client.settings", "client.urls", "wording", "exceptions", "get_provider_info"),
     )
     expected = {PACKAGE, *(f"{PACKAGE}.{name}" for name in names)}
     assert {name for name in by_info if name.startswith(PACKAGE)} == expected

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import timedelta
 
-from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.wording import kind_of
 
 MAX_DAYS = 7
 MAX_TIMEOUT = MAX_DAYS * 24 * 3600

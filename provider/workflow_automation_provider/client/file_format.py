@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, cast, get_args
 
-from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.wording import kind_of
 
 FormatWord = Literal["name", "path", "base64", "data_url", "content_type", "size"]
 """What a field of an element may hold."""

@@ -22,12 +22,12 @@ from workflow_automation_provider.client.file_format import DEFAULT_FILE_FORMAT,
 from workflow_automation_provider.client.json_values import encode
 from workflow_automation_provider.client.media_types import media_type
 from workflow_automation_provider.client.redaction import without_credentials_of
-from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import (
     FileUnavailableError,
     InvalidRequestError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.wording import kind_of
 
 # A multiple of 3, so that base64 of each chunk joins without padding.
 _CHUNK = 3 * 64 * 1024

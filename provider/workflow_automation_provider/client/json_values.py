@@ -18,8 +18,8 @@ from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
-from workflow_automation_provider.client.wording import kind_of, member
 from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.wording import kind_of, member
 
 # How deeply a value may be nested that Airflow stores: its own JSON fails on much deeper ones.
 _MAX_STORED_DEPTH = 50

@@ -20,8 +20,8 @@ from workflow_automation_provider.client import json_values
 from workflow_automation_provider.client.checks import identifier
 from workflow_automation_provider.client.rendered_values import check_rendered
 from workflow_automation_provider.client.urls import path_segment
-from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.wording import kind_of
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.files import File, UploadBody

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from workflow_automation_provider.client.redaction import shown
-from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.wording import kind_of
 
 
 def rendered(name: str, value: Any) -> Any:

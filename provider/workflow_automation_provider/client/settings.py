@@ -21,8 +21,8 @@ from workflow_automation_provider.client.setting_kinds import (
     MAILBOX_EXAMPLE,
     SettingKind,
 )
-from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
+from workflow_automation_provider.wording import kind_of
 
 # The name of a header whose value is a secret has one of these.
 _SECRET_NAME = re.compile("auth|cookie|credential|key|pass|pwd|secret|session|token", re.IGNORECASE)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, ParamSpec, Type
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
-from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError, WorkflowAutomationError
 from workflow_automation_provider.operators.base import UNSET
 from workflow_automation_provider.operators.flows import TriggerFlowOperator
+from workflow_automation_provider.wording import kind_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

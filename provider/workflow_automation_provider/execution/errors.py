@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from workflow_automation_provider.client.wording import run_text
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
@@ -21,6 +20,7 @@ from workflow_automation_provider.exceptions import (
     WorkflowAutomationError,
 )
 from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
+from workflow_automation_provider.wording import run_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 
 from workflow_automation_provider.client.files import Element, File, checked_fingerprint
 from workflow_automation_provider.client.json_values import encode
-from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
@@ -31,6 +30,7 @@ from workflow_automation_provider.exceptions import (
 from workflow_automation_provider.execution.record.entries import entry_of, read_entry
 from workflow_automation_provider.execution.record.state_store import TaskRecord
 from workflow_automation_provider.hooks.files.sources import FileSource, resolve
+from workflow_automation_provider.wording import one_line
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

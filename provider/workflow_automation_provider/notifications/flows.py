@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseNotifier
 
 from workflow_automation_provider.client.rendered_values import check_names, rendered
-from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import Code, WorkflowAutomationError
 from workflow_automation_provider.operators.templates import TextKeeper
+from workflow_automation_provider.wording import one_line
 
 if TYPE_CHECKING:
     import jinja2

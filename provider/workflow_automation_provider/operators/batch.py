@@ -13,7 +13,6 @@ from workflow_automation_provider.client.checks import (
     is_positive_integer,
 )
 from workflow_automation_provider.client.rendered_values import check_path
-from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import (
     Accepted,
     BatchInterruptedError,
@@ -29,6 +28,7 @@ from workflow_automation_provider.operators.base import (
     check_wait,
 )
 from workflow_automation_provider.operators.xcom_arg import check_references
+from workflow_automation_provider.wording import kind_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -24,13 +24,13 @@ from workflow_automation_provider.client.rendered_values import (
     check_path,
     check_rendered,
 )
-from workflow_automation_provider.client.wording import kind_of, one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.batch.json_lines import (
     numbered_lines,
     parse_line,
 )
 from workflow_automation_provider.execution.batch.location import Location, locate, shown_path
+from workflow_automation_provider.wording import kind_of, one_line
 
 Batch = Sequence[Mapping[str, Any]] | str | os.PathLike[str] | ObjectStoragePath
 """``inputs`` objects; or the path or URL of a JSON Lines file with one of them in each line."""

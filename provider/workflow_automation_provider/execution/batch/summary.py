@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from workflow_automation_provider.client.redaction import without_credentials
-from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import (
     Accepted,
     OutcomeUnknownError,
@@ -17,6 +16,7 @@ from workflow_automation_provider.exceptions import (
     UnidentifiedError,
     WorkflowAutomationError,
 )
+from workflow_automation_provider.wording import one_line
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger

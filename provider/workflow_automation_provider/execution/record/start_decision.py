@@ -44,7 +44,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from workflow_automation_provider.client.wording import one_line
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.execution.record.entries import (
     NO_REPORTS,
@@ -60,6 +59,7 @@ from workflow_automation_provider.execution.record.entries import (
     revoked_key,
     run_result,
 )
+from workflow_automation_provider.wording import one_line
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.redaction import Redactor

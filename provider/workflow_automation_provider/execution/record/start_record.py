@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from workflow_automation_provider.client.wording import run_text
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
@@ -45,6 +44,7 @@ from workflow_automation_provider.execution.record.entries import (
 )
 from workflow_automation_provider.execution.record.start_decision import KnownStart, known_start
 from workflow_automation_provider.execution.record.state_store import TaskRecord
+from workflow_automation_provider.wording import run_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

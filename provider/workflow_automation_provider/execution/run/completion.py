@@ -26,7 +26,6 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from workflow_automation_provider.client.wording import one_line, run_text
 from workflow_automation_provider.exceptions import (
     Code,
     ConnectionUnusableError,
@@ -39,6 +38,7 @@ from workflow_automation_provider.execution.record.callback import MIN_SLEEP
 from workflow_automation_provider.execution.record.entries import LastMessage
 from workflow_automation_provider.execution.run.claim_wait import POLL_INTERVAL
 from workflow_automation_provider.execution.run.tools import redactor_for
+from workflow_automation_provider.wording import one_line, run_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,7 +179,7 @@ class CompletionWait:
         redactor = self._tools.redactor_of(known.start.conn_id)
         run = known.run(redactor)
         self._tools.log.info(
-            "%s was started. Waiting for its end until %s at the latest.",
+            "%s has not ended. Waiting until %s at the latest.",
             run_text(run.get("run_id")),
             known.until.isoformat(timespec="seconds"),
         )

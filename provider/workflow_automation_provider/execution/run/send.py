@@ -12,7 +12,6 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from workflow_automation_provider.client.wording import one_line, run_text
 from workflow_automation_provider.exceptions import (
     Accepted,
     Code,
@@ -27,6 +26,7 @@ from workflow_automation_provider.execution.record.entries import Outcome, Start
 from workflow_automation_provider.execution.record.start_decision import KnownStart
 from workflow_automation_provider.execution.retry import LEFT_TO_AIRFLOW
 from workflow_automation_provider.execution.run.claim_wait import revoke, wait_for_claim
+from workflow_automation_provider.wording import one_line, run_text
 
 if TYPE_CHECKING:
     from workflow_automation_provider.client.protocol import Request, Run

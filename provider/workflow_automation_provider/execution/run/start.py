@@ -18,7 +18,6 @@ import hashlib
 from typing import TYPE_CHECKING, Literal
 
 from workflow_automation_provider.client.urls import origin_of
-from workflow_automation_provider.client.wording import one_line, run_text
 from workflow_automation_provider.exceptions import (
     Code,
     InvalidRequestError,
@@ -37,6 +36,7 @@ from workflow_automation_provider.execution.record.start_decision import (
 )
 from workflow_automation_provider.execution.run.claim_wait import settle
 from workflow_automation_provider.execution.run.send import REVOKED, StartSender
+from workflow_automation_provider.wording import one_line, run_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,7 +21,6 @@ from airflow.sdk.log import mask_secret
 
 from workflow_automation_provider.client.setting_kinds import is_mailbox
 from workflow_automation_provider.client.urls import origin_of
-from workflow_automation_provider.client.wording import run_text
 from workflow_automation_provider.exceptions import (
     ConnectionUnusableError,
     InvalidRequestError,
@@ -36,6 +35,7 @@ from workflow_automation_provider.execution.run.mailbox import mailbox_of, read_
 from workflow_automation_provider.execution.run.start import RunStarter
 from workflow_automation_provider.execution.run.tools import RunTools, redactor_for
 from workflow_automation_provider.execution.run.xcoms import RunXComs
+from workflow_automation_provider.wording import run_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -12,11 +12,11 @@ from airflow.sdk import Asset, ObjectStoragePath
 from workflow_automation_provider.client.files import Element, File
 from workflow_automation_provider.client.redaction import shown
 from workflow_automation_provider.client.rendered_values import check_text
-from workflow_automation_provider.client.wording import kind_of
 from workflow_automation_provider.exceptions import InvalidRequestError
 from workflow_automation_provider.hooks.files.local_files import local_files
 from workflow_automation_provider.hooks.files.paths import local_path
 from workflow_automation_provider.hooks.files.stored_files import stored_files
+from workflow_automation_provider.wording import kind_of
 
 if TYPE_CHECKING:
     from workflow_automation_provider.hooks.files.objects import ObjectStore

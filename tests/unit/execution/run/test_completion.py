@@ -156,6 +156,16 @@ def test_what_the_run_does_not_report_is_that_of_the_response(suspended):
     assert OTHER_RUN not in task.last.log
 
 
+def test_what_was_pushed_of_a_response_without_an_id_is_taken_back_once_the_run_says_its_own(world):
+    task = world(waits())
+    task.faults.add("response", body={"run_link": "https://there/1"})
+    task.try_()
+    assert task.flow.reports("success", run_id="77") == 200
+    task.try_()
+    assert (task.xcoms["run_id"], task.xcoms["run_link"]) == ("77", None)
+    assert OTHER_RUN not in task.last.log
+
+
 def test_an_error_names_the_flow_of_the_run(suspended):
     task = suspended()
     task.operator = trigger(flow_id="another")
@@ -198,7 +208,8 @@ def test_a_failed_run_is_named_where_the_next_start_is_in_doubt(world, monkeypat
     task.faults.add("drop_after")
     error = task.try_().error
     assert isinstance(error, OutcomeUnknownError), error
-    assert mentions(str(error), "Before, try 1", "run 77") is not has_key
+    named = "a run whose run_id cannot be shown" if has_key else "run 77"
+    assert mentions(str(error), "Before, try 1", named)
     assert KEY.value not in task.last.output
 
 
