@@ -535,11 +535,12 @@ def test_an_end_may_have_65536_bytes(mailed):
 
 def test_a_mailbox_that_cannot_be_read_is_retried(mailed):
     task = mailed()
+    task.operator = waits(flow_id="another")
     object_of(task).mkdir()
     error = task.try_().error
     run = task.flow.runs[0].run_id
     assert isinstance(error, ConnectionUnusableError)
-    assert (error.accepted, error.run_id) == (Accepted.YES, run)
+    assert (error.accepted, error.run_id, error.flow_id) == (Accepted.YES, run, "demo-flow")
     assert f'set workflow_automation_run to "{run}"' in str(error)
     assert task.state == "up_for_retry"
     object_of(task).rmdir()
