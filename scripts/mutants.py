@@ -27,6 +27,7 @@ from mutmut.configuration import config
 from mutmut.mutation import mutators
 from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
+from mutmut.runners.harness import PytestRunner
 from mutmut.stats import status_by_exit_code
 from mutmut.utils.format_utils import orig_function_and_class_names_from_key
 
@@ -146,11 +147,44 @@ def prepare_workspace() -> None:
         shutil.copy(PROJECT / file, WORKSPACE / file)
 
 
+class NoticingTests:
+    """Which tests have noticed a mutant: they are likely to notice the next one of a function."""
+
+    def __init__(self) -> None:
+        self._path = WORKSPACE / "noticed.txt"
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Keep a test that fails, for the processes that test the other mutants."""
+        if report.failed:
+            with self._path.open("a") as file:
+                file.write(f"{report.nodeid}\n")
+
+    def first(self, tests: Iterable[str]) -> list[str]:
+        """Return some tests, those first that noticed the last fifty mutants."""
+        if not self._path.exists():
+            return [*tests]
+        ranks = {test: rank for rank, test in enumerate(self._path.read_text().split("\n")[-50:])}
+        return sorted(tests, key=lambda test: -ranks.get(test, -1))
+
+
+def run_likely_tests_first() -> None:
+    """Have mutmut begin with the tests that are likely to notice a mutant."""
+
+    def run_tests(self: PytestRunner, *, tests: Iterable[str], **_: object) -> int:
+        noticing = NoticingTests()
+        arguments = self._pytest_args_regular_run(noticing.first(tests))
+        with contextlib.chdir("mutants"):
+            return self.execute_pytest(arguments, plugins=[noticing])
+
+    PytestRunner.run_tests = run_tests  # type: ignore[method-assign]
+
+
 def run_mutmut(files: list[str], tests: list[str]) -> None:
     """Make and test the mutants of some files, in the workspace that is the working directory."""
     from mutmut.__main__ import cli
 
     add_operators()
+    run_likely_tests_first()
     settings = config()
     settings.only_mutate = files
     settings.pytest_add_cli_args_test_selection = tests

@@ -342,10 +342,11 @@ class RunStarter:
         if not text:
             return None
 
-        run_id = self._tools.run_of(known).get("run_id")
         end = known.reports.end
         if end and end.status == "failed":
-            return RunFailedError(text, run_id=run_id)
+            return RunFailedError(text)
+
+        run_id = self._tools.run_of(known).get("run_id")
         if run_id:
             return UnidentifiedError(text, code=Code.CONNECTION, run_id=run_id)
 

@@ -313,6 +313,7 @@ def test_what_it_leaves_before_it_suspends(suspended):
     link = task.xcoms["_link_FlowRunLink"]
     run = {"run_id": task.flow.runs[0].run_id, "run_link": link, "flow_id": "demo-flow"}
     assert task.xcoms == {**run, "return_value": run, "_link_FlowRunLink": link}
+    assert mentions(task.last.log, f"Started run {run['run_id']}", link)
     assert mentions(task.last.log, f"Run {run['run_id']}", "until 20")
     run = {"run_id": "77", "flow_id": "demo-flow"}
     assert task.flow.reports("started", run_id="77") == 200

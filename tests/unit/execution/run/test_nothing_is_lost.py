@@ -24,7 +24,7 @@ from entry_keys import (
     START,
     report_key,
 )
-from sentences import OTHER_RUN, WAS_STARTED
+from sentences import NOT_RECORDED, OTHER_RUN, WAS_STARTED
 from workflow_automation_provider.exceptions import ConnectionUnusableError
 from workflow_automation_provider.execution.upload import UPLOAD_KEY
 from world_calls import TRIGGER, after, at, before, lost_since
@@ -230,6 +230,8 @@ def test_a_read_that_fails_after_the_response_does_not_fail_for_good(world):
     task.try_(before("get", RUN, fail))
     run = task.flow.runs[0].run_id
     assert task.state == "success" or run in str(task.last.error), task.last.error
+    assert mentions(task.last.log, "Whether another run has claimed is unknown")
+    assert "No database" in task.last.log
 
 
 def test_a_run_that_could_not_be_recorded_is_named(world):
@@ -240,7 +242,10 @@ def test_a_run_that_could_not_be_recorded_is_named(world):
     task.try_(before("set", OUTCOME, fail, nth=None))
     run = task.flow.runs[0].run_id
     assert task.state == "failed"
-    assert f"Run {run} was started." in task.last.error.consequence
+    error = task.last.error
+    assert error.run_id == run
+    assert f"Run {run} was started." in error.consequence
+    assert mentions(str(error), NOT_RECORDED, "wait for its end")
 
 
 def test_a_run_that_could_be_recorded_at_the_second_attempt_is_awaited(world):
@@ -390,6 +395,6 @@ def test_each_earlier_start_in_doubt_is_mentioned_by_its_place(world, becomes):
         task.rows.store(None, "delete", FIRST_START)
     task.faults.add("drop_after")
     error = str(task.try_().error)
-    assert mentions(error, "Before, try 1", "try 2")
+    assert mentions(error, "Before, try 1", ". try 2 (")
     assert mentions(error, "cannot be read") == (becomes != "as it was")
     assert triggers(task) == 3
