@@ -31,7 +31,7 @@ ENDED = "nothing more is sent"
 
 # Of what is recorded of a run.
 NO_RUN_ID = "has no run_id"
-RUN_ID_UNKNOWN = "run_id is unknown"
+RUN_ID_UNKNOWN = "The run_id is unknown"
 NOT_RECORDED = "could not be recorded"
 NOT_STORED = "could not be stored"
 NOT_PUSHED = "not be pushed"
