@@ -45,10 +45,12 @@ GROUPS = {
     "client/redaction.py": """
         client/test_redaction.py client/test_flow_client_redaction.py hooks/test_connection.py
     """,
+    "execution/record/entries.py execution/record/start_decision.py": """
+        execution/record execution/run/test_claim.py execution/run/test_nothing_is_lost.py execution/run/test_start.py
+    """,
     """
-    execution/record/entries.py execution/record/start_decision.py execution/record/start_record.py execution/run/send.py
-    execution/run/claim_wait.py execution/run/start.py execution/record/state_store.py execution/run/completion.py
-    execution/run/mailbox.py
+    execution/record/start_record.py execution/run/send.py execution/run/claim_wait.py execution/run/start.py
+    execution/record/state_store.py execution/run/completion.py execution/run/mailbox.py
     """: """
         execution/record execution/run execution/test_upload.py execution/test_words.py notifications
         operators/test_asset_events.py operators/test_batch_tries.py operators/test_flows_*.py test_budgets.py
