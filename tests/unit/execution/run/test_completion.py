@@ -652,11 +652,19 @@ class TestRedaction:
 # Before anything is sent --------------------------------------------------------------------------
 
 
-def test_only_a_task_that_waits_needs_entries_that_stay(world, monkeypatch):
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("STATE_STORE__BACKEND", "[state_store] backend"),
+        ("WORKERS__STATE_STORE_BACKEND", "[workers] state_store_backend"),
+    ],
+)
+def test_only_a_task_that_waits_needs_entries_that_stay(world, monkeypatch, option, name):
     tasks = [world(waits()), world(trigger())]  # Airflow loads its backend for the first
-    monkeypatch.setenv("AIRFLOW__STATE_STORE__BACKEND", "their.Backend")
+    monkeypatch.setenv(f"AIRFLOW__{option}", "their.Backend")
     waiting, triggering = [task.try_() for task in tasks]
-    assert waiting.error
+    assert isinstance(waiting.error, InvalidRequestError)
+    assert f"{name} is set" in str(waiting.error)
     assert triggering.result
 
 

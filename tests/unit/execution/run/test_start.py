@@ -55,6 +55,13 @@ def test_an_earlier_start_of_the_name_is_mentioned_with_its_outcome(service, sto
     assert mentions(str(caught.value), "Before, try 1", "started run 77")
 
 
+def test_a_damaged_start_is_named_by_its_own_key(store, context):
+    key = f"{FIRST_START}/ada"
+    store.entries[key] = {"at": 7}
+    with pytest.raises(InvalidRequestError, match=key):
+        trigger_flow_once("ada", context=context(store, try_number=2))
+
+
 def test_two_of_one_name_at_once(service, context, log):
     """Without a store, which the log says once, and whatever comes of the first."""
     now = context(task_id="customers")
