@@ -46,7 +46,8 @@ GROUPS = {
         client/test_redaction.py client/test_flow_client_redaction.py hooks/test_connection.py
     """,
     "execution/record/entries.py execution/record/start_decision.py": """
-        execution/record execution/run/test_claim.py execution/run/test_nothing_is_lost.py execution/run/test_start.py
+        execution/record execution/run execution/test_words.py operators/test_flows_given.py test_budgets.py
+        test_promise_runs.py
     """,
     """
     execution/record/start_record.py execution/run/send.py execution/run/claim_wait.py execution/run/start.py
@@ -176,9 +177,9 @@ def run_likely_tests_first() -> None:
         noticing = NoticingTests()
         arguments = self._pytest_args_regular_run(noticing.first(tests))
         with contextlib.chdir("mutants"):
-            return self.execute_pytest(arguments, plugins=[noticing])
+            return int(self.execute_pytest(arguments, plugins=[noticing]))
 
-    PytestRunner.run_tests = run_tests  # type: ignore[method-assign]
+    PytestRunner.run_tests = run_tests
 
 
 def run_mutmut(files: list[str], tests: list[str]) -> None:
