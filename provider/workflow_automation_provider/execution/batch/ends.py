@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 
 # How many ends are read before they are needed: each may have 64 KiB.
-_READ_AHEAD = 64
+_READ_AHEAD = 32
 
 
 class BatchEnds:
