@@ -160,6 +160,7 @@ ANY_JSON = st.recursive(
 @given(inputs=st.dictionaries(ANY_TEXT, ANY_JSON), name=ANY_TEXT)
 @example(inputs={"": 1}, name="a")  # as of the index of a data frame
 @example(inputs={"\ud800": "\ud800"}, name="")
+@example(inputs={"\ud800\udc00": None}, name="")
 def test_any_inputs_start_a_run(service, http, receiver, is_scripted, inputs, name):
     """Whatever their names and values: also if one is the URL that a test waits at."""
     service.callbacks.clear()
@@ -171,7 +172,8 @@ def test_any_inputs_start_a_run(service, http, receiver, is_scripted, inputs, na
         body = json.dumps({"inputs": given_inputs})
         assert http.post(PATH, content=body, headers=JSON).status_code == 201
     assert len(service.runs) == before + 2
-    assert service.runs[before].inputs == withhold_tokens(inputs)
+    # JSON makes one character of two halves.
+    assert service.runs[before].inputs == withhold_tokens(json.loads(json.dumps(inputs)))
     if not is_scripted:
         assert f"run {service.runs[-1].run_id} " in service.callbacks.missing[-1]
 
