@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from workflow_automation_provider.exceptions import (
     Code,
@@ -96,13 +96,14 @@ class CompletionWait:
 
             failure = self._tools.options.trigger_failure
             if failure:
-                raise trigger_failed(failure).with_facts(**self._ids(known))
+                raise trigger_failed(failure).with_facts(**self._tools.ids_of(known))
             if is_supervised():
                 self._suspend(known, left)
             # Outside a scheduler, nobody would wake the task.
             if self._tools.retrier.is_ended():
                 raise RunTimeoutError(
-                    "The task was ended before anybody said how the run ended.", **self._ids(known)
+                    "The task was ended before anybody said how the run ended.",
+                    **self._tools.ids_of(known),
                 )
 
             time.sleep(POLL_INTERVAL)
@@ -151,7 +152,7 @@ class CompletionWait:
             f"The run has said nothing since {last}, for longer than heartbeat_timeout "
             f"({timeout}).",
             code=Code.RUN_SILENT,
-            **self._ids(known),
+            **self._tools.ids_of(known),
         )
 
     def _overdue(self, known: KnownStart) -> RunTimeoutError:
@@ -162,7 +163,7 @@ class CompletionWait:
             f"No result was reported within completion_timeout ({timeout}). "
             f"{self._reports_text(known)}",
             next_step=f"Look at {where}.\n{_last_step_text(known.start)}",
-            **self._ids(known),
+            **self._tools.ids_of(known),
         )
         if known.start.can_call:
             return overdue
@@ -300,11 +301,6 @@ class CompletionWait:
             text += f" A call at {message.refused_at:%H:%M:%S} was refused: {message.refusal}"
 
         return text
-
-    def _ids(self, known: KnownStart) -> dict[str, Any]:
-        """Return what an error names of the run."""
-        run = self._tools.run_of(known)
-        return {"run_id": run.get("run_id"), "flow_id": run.get("flow_id")}
 
 
 def _failure_text(message: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workflow_automation_provider.exceptions import RunFailedError
 from workflow_automation_provider.execution.record.start_decision import check_adopted
@@ -57,6 +57,11 @@ class RunTools(NamedTuple):
         """Return the run of a start, as far as it is known and may be shown."""
         return known.run(self.redactor_of(known.start.conn_id))
 
+    def ids_of(self, known: KnownStart) -> dict[str, Any]:
+        """Return what an error names of the run of a start."""
+        run = self.run_of(known)
+        return {"run_id": run.get("run_id"), "flow_id": run.get("flow_id")}
+
     def check_goes_on(self, known: KnownStart) -> None:
         """
         Check that the run of a start still has the task.
@@ -68,10 +73,7 @@ class RunTools(NamedTuple):
         if known.start.run:
             check_adopted(known.start.run["run_id"], known.reports)
         if known.reports.stopped:
-            run = self.run_of(known)
-            raise RunFailedError(
-                "The run was told to stop.", run_id=run.get("run_id"), flow_id=run.get("flow_id")
-            )
+            raise RunFailedError("The run was told to stop.", **self.ids_of(known))
 
 
 def redactor_for(hook: WorkflowAutomationHook, conn_id: str | None) -> Redactor:
