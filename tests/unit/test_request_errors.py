@@ -29,7 +29,7 @@ from workflow_automation_provider.client.responses.no_response import error_with
 from workflow_automation_provider.client.responses.results import read_run, read_upload
 from workflow_automation_provider.client.responses.statuses import ROWS, Row, row_of
 from workflow_automation_provider.client.send_progress import SendProgress, StoppedError
-from workflow_automation_provider.exceptions import WorkflowAutomationError
+from workflow_automation_provider.exceptions import BusyError, WorkflowAutomationError
 
 PAGE = Path(__file__).parents[2] / "docs" / "if-it-fails.md"
 
@@ -100,9 +100,10 @@ def without_response() -> Iterator[WorkflowAutomationError]:
         yield lost(name, StoppedError(), begun=True)
     head = b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 201 Created\r\nX Y: 1\r\n\r\n"
     illegal = httpcore.RemoteProtocolError("illegal header line: 'X Y: 1'")
-    for name in ("key", "upload"):
+    for name in ("path", "upload"):
         yield lost(name, illegal, whole=True, head=head)
         yield lost(name, illegal, begun=True, head=head)
+    yield lost("path", illegal, begun=True, head=b"HTTP/1.1 300 Multiple Choices\r\nX Y: 1\r\n\r\n")
     illegal = httpcore.RemoteProtocolError("illegal status line: 'SSH-2.0'")
     yield lost("key", illegal, whole=True, head=b"SSH-2.0")
     yield lost("upload", httpcore.ReadError("[Errno 104] Connection reset by peer"), begun=True)
@@ -150,6 +151,12 @@ def test_the_page_has_the_statuses_of_each_code():
         error = failure(Response(status, {}, b""), request)
         code = of_upload if operation == "upload" else of_start
         assert (status, operation, code) == (status, operation, error.code)
+
+
+@pytest.mark.parametrize("operation", REQUESTS)
+def test_a_status_that_the_connection_declares_as_busy(operation):
+    error = failure(Response(502, {}, b""), REQUESTS[operation], declared=(502,))
+    assert type(error) is BusyError
 
 
 def test_a_run_that_the_response_names_counts_whenever_it_came():

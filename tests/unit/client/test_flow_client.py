@@ -119,6 +119,12 @@ def test_service_that_does_not_work(answering, status):
         client_of(answering(status=status)).check()
 
 
+def test_service_that_does_not_respond(raw_server):
+    with pytest.raises(NotSentError, match="got no response: ") as caught:
+        client_of(raw_server(b"")).check()
+    assert caught.value.next_step == "Check the connection's base URL."
+
+
 def test_server_that_speaks_no_tls(service, trigger):
     client = client_of(service.base_url.replace("http:", "https:"))
     assert "http://" in check(trigger.send(client), NotSentError, "not sent").next_step

@@ -436,6 +436,7 @@ def test_a_response_that_may_name_a_run_counts_whenever_it_came(operation, body,
         ),
         (b'\xef\xbb\xbf{"run_id": "7"}', {"run_id": "7"}),
         ('{"run_id": "7"}'.encode("utf-16"), {"run_id": "7"}),
+        (b'{"run_id": "7", "n": ' + b"1" * 5000 + b"}", {"run_id": "7", "n": "1" * 5000}),
         (b' {"run_id": "7", "n": [NaN]}', '{"run_id": "7", "n": [NaN]}'),
         (b'{"run_id": "7", "n": 1e999}', '{"run_id": "7", "n": 1e999}'),
     ],
@@ -485,6 +486,7 @@ NUMBER = "73019482650173846"
         {"run_id": "7", "n": int(NUMBER)},
         {"run_id": "7", "a": {NUMBER: None}},
         {"run_id": "7", NUMBER[:6]: NUMBER[6:]},
+        {"run_id": NUMBER[0], NUMBER[1:]: None},
         {"run_id": "7", "a": base64.b64encode(NUMBER.encode()).decode()},
     ],
 )
@@ -517,6 +519,8 @@ def test_parts_of_the_key_count_in_free_text_alone(operation):
     for echo in ({"a": run_id}, {"a": {"run_id": run_id}}):
         run = run_of(document | echo, operation=operation, key=key)
         assert (run.run_id, run.run_link, run.response) == (run_id, link, WITHHELD)
+    if operation is BY_KEY:
+        assert run_of([run_id], operation=operation, key=key).response == WITHHELD
     whole = {"run_id": "7", "run_link": f"https://x.example/{key.replace('.', '%2E')}"}
     run = run_of(whole, operation=operation, key=key)
     assert (run.run_id, run.run_link, run.response) == ("7", None, WITHHELD)

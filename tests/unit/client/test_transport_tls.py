@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,9 @@ from workflow_automation_provider.exceptions import NotSentError, OutcomeUnknown
 from .conftest import check, client_of, read_request, trigger_flow
 
 TLS_1_2, TLS_1_3 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
+
+# The head of a record that holds one byte, its type and a tag: the last byte is sent alone.
+LAST_BYTE = b"\x17\x03\x03\x00\x12"
 
 
 @pytest.fixture
@@ -45,7 +49,7 @@ def certificate_of(authority, tmp_path):
 def service(raw_server, authority, tmp_path):
     """Start a service that wants a client certificate, and return its URL and what it received."""
 
-    def start(version=TLS_1_3, respond=lambda tls: tls.sendall(response("7"))):
+    def start(version=TLS_1_3, respond=lambda tls: tls.sendall(response("7")), *, is_late=False):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = context.maximum_version = version
         authority.issue_cert("127.0.0.1").configure_cert(context)
@@ -53,6 +57,8 @@ def service(raw_server, authority, tmp_path):
         context.verify_mode = ssl.CERT_REQUIRED
 
         def answer(connection, server):
+            if is_late:
+                shake_hands_late(context, connection)
             with context.wrap_socket(connection, server_side=True) as tls:
                 server.requests.append(read_request(tls))
                 respond(tls)
@@ -61,6 +67,25 @@ def service(raw_server, authority, tmp_path):
         return server.base_url.replace("http:", "https:"), server.requests
 
     return start
+
+
+def shake_hands_late(context, connection):
+    """Shake hands over TLS 1.3, but look at the certificate when all of the request has arrived."""
+    received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(received, to_send, server_side=True)
+    received.write(connection.recv(65536))
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    connection.sendall(to_send.read())
+
+    request = b""
+    while request[-23:-18] != LAST_BYTE:
+        request += connection.recv(65536)
+    received.write(request)
+    try:
+        tls.do_handshake()
+    finally:
+        connection.sendall(to_send.read())
 
 
 @pytest.fixture
@@ -97,16 +122,23 @@ def test_client_certificate_that_is_accepted(service, client, certificate_of, tr
 def test_client_certificate_that_is_rejected(
     service, client, certificate_of, start, version, kind, value
 ):
-    """
-    With TLS 1.3, the alert comes when the client has sent the request.
-
-    Of a certificate that is missing, TLS 1.2 says only that the handshake failed.
-    """
+    """Of a certificate that is missing, TLS 1.2 says only that the handshake failed."""
     url, requests = service(version)
     outcome = start.send(client(url, certificate_of(kind)), value)
     failure = check(outcome, NotSentError, "was not sent", "ALERT")
     assert "client_cert" in failure.next_step
     assert requests == []
+
+
+@pytest.mark.parametrize("kind", ["expired", "foreign", "missing"])
+def test_client_certificate_that_is_rejected_after_the_request(
+    service, client, certificate_of, start, kind
+):
+    """TLS 1.3 lets the client send before the service has looked at the certificate."""
+    url, _ = service(is_late=True)
+    outcome = start.send(client(url, certificate_of(kind)))
+    failure = check(outcome, NotSentError, "was not sent", "ALERT")
+    assert "client_cert" in failure.next_step
 
 
 def test_connection_test_names_the_client_certificate(service, client):

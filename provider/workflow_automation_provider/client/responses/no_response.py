@@ -40,7 +40,6 @@ def error_without_response(
     if progress.whole:
         return OutcomeUnknownError(
             f"{request.title} was sent, but got {instead}.",
-            next_step=hint_for(error, progress),
             code=code_of(OutcomeUnknownError, request),
             status=status,
             flow_id=request.flow_id,

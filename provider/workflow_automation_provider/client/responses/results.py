@@ -58,7 +58,7 @@ def read_upload(
     :raises WorkflowAutomationError: the outcome of the first of :data:`~.statuses.ROWS` that fits
     """
     response = decompressed(response)
-    row = row_of(response, request, None, busy_statuses)
+    row = row_of(response, request, busy_statuses=busy_statuses)
     if row.outcome is not None:
         raise error_of(row, response, request, redactor)
 
@@ -166,9 +166,7 @@ def _kept(document: object, rest: object, text: str, redactor: Redactor) -> Any:
     :param rest: the response without the run_id and run_link that are used
     :param text: the response before it was parsed, which is kept if Airflow cannot store it parsed
     """
-    decoded = json.dumps(document)
-    has_secret = redactor.has_secret(text) or redactor.has_secret(decoded)
-    if has_secret or redactor.reveals(json.dumps(rest)):
+    if redactor.has_secret(text) or redactor.reveals(json.dumps(rest)):
         return WITHHELD
 
     kept = storable_text(text.strip()) if why_not_storable(document) else document
