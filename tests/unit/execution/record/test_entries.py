@@ -73,6 +73,19 @@ def test_half_of_a_surrogate_pair_is_damage(place):
         read_reports("token", {"claim": damaged})
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"run": {"run_link": "https://there.example/1"}},
+        {"callback_url": "https://airflow.example"},
+        {"mailbox": "s3://bucket/mailbox"},
+    ],
+)
+def test_a_start_that_lacks_what_its_other_fields_need_is_damaged(fields):
+    with pytest.raises(InvalidRequestError, match="start/1/0"):
+        read_start((1, 0), {**START, **fields})
+
+
 @given(json_values | objects)
 def test_a_message_that_cannot_be_read_decides_nothing(value):
     assert isinstance(read_message(value), LastMessage)
