@@ -117,7 +117,8 @@ def add_operators() -> None:
     Go on without a call or a raise, return None, and those above.
     """
     operators = cast("list[Any]", mutators.mutation_operators)
-    nothing = m.Return(value=None) | m.Return(value=m.Name("None"))
+    # False is as little, and mypy notices None in its place.
+    nothing = m.Return(value=None) | m.Return(value=m.Name("None") | m.Name("False"))
     operators[:] = [
         *((kind, change) for kind, change in operators if change is not mutators.operator_string),
         (cst.BaseString, change_string),

@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import importlib
 import json
+import tracemalloc
 import zlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -26,6 +27,7 @@ from workflow_automation_provider.client.protocol import (
     upload_request,
 )
 from workflow_automation_provider.client.redaction import WITHHELD, Redactor
+from workflow_automation_provider.client.responses.body import RESPONSE_LIMIT
 from workflow_automation_provider.client.responses.results import read_run, read_upload
 from workflow_automation_provider.client.responses.retry_after import retry_after_of
 from workflow_automation_provider.exceptions import (
@@ -296,7 +298,8 @@ def test_a_web_page_is_called_one_and_not_quoted(operation, status):
 def test_json_that_is_declared_as_a_web_page_is_json():
     """As PHP does, unless it is told otherwise."""
     headers = {"content-type": "text/html"}
-    assert outcome_of(UPLOAD, Response(200, headers, b' {"ok": true}')) == '{"ok": true}'
+    for text in ('{"ok": true}', "[1]"):
+        assert outcome_of(UPLOAD, Response(200, headers, f" {text}".encode())) == text
     run = outcome_of(BY_PATH, Response(201, headers, b'{"run_id": 7}'))
     assert run.run_id == "7"
     check(failure_of(BY_PATH, 201, b'{"run_', headers=headers, error=CUT_OFF), UnidentifiedError)
@@ -394,6 +397,19 @@ def test_the_body_decides_how_it_is_read(operation, encode, codings):
 def test_text_that_looks_compressed_is_kept(text, coding):
     response = Response(201, {"content-encoding": coding}, text.encode())
     assert outcome_of(UPLOAD, response) == text
+
+
+@pytest.mark.parametrize("size", [RESPONSE_LIMIT, RESPONSE_LIMIT + 1, 64 * RESPONSE_LIMIT])
+def test_a_response_is_decompressed_up_to_the_limit(size):
+    body = gzip.compress(b" " * (size - 2) + b"{}")
+    tracemalloc.start()
+    try:
+        outcome = outcome_of(BY_KEY, Response(201, {}, body))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert type(outcome) is (Run if size == RESPONSE_LIMIT else UnidentifiedError)
+    assert peak < 8 * RESPONSE_LIMIT
 
 
 def test_compressed_page_and_secret_are_found():
