@@ -22,12 +22,13 @@ from workflow_automation_provider.exceptions import (
     InvalidRequestError,
     NotSentError,
     OutcomeUnknownError,
+    RejectedError,
 )
 from workflow_automation_provider.execution import upload as uploads
 from workflow_automation_provider.hooks.workflow_automation import WorkflowAutomationHook
 from workflow_automation_provider.operators.flows import UploadFilesOperator
 
-from ..starts import mentions
+from ..starts import mentions, trigger
 
 KEY = "workflow_automation_upload"
 
@@ -170,6 +171,59 @@ def test_all_is_sent_again_if_the_requests_differ(service, attempt, write, log, 
     assert mentions(log(), "an earlier try", "sending all files")
 
 
+@pytest.mark.parametrize(
+    "difference",
+    [
+        {"name": "b"},
+        {"size": 2},
+        {"content_type": "text/plain"},
+        {"source": "b"},
+        {"path": "b"},
+    ],
+)
+def test_all_is_sent_again_if_a_file_differs_in_one_thing(service, attempt, difference):
+    def file(**different):
+        facts: dict[str, Any] = {
+            "name": "a",
+            "size": 1,
+            "content_type": "text/csv",
+            "source": "a",
+            "path": "a",
+            **different,
+        }
+        return File(**facts, open=lambda: io.BytesIO(bytes(facts["size"])))
+
+    is_broken_off(service)
+    with pytest.raises(BusyError):
+        upload(file(), {"row": 1}, files_per_request=1).execute(attempt())
+    upload(file(**difference), {"row": 1}, files_per_request=1).execute(attempt(try_number=2))
+    assert len(service.uploads) == 3
+
+
+def test_a_trigger_by_path_uploads_without_a_flow_of_the_connection(
+    service, context, workflow_automation_connect
+):
+    workflow_automation_connect(extra={"flow_id": None})
+    trigger(flow_id="demo-flow", files=[{"row": 1}]).execute(context())
+    assert uploaded_rows(service) == [1]
+
+
+def test_an_error_names_the_flow_of_the_result_that_was_given(context):
+    run = {"run_id": "1001", "flow_id": "the-triggers"}
+    with pytest.raises(FileUnavailableError) as caught:
+        upload("/nowhere/a", run_id=run).execute(context(task_id="upload"))
+    assert (caught.value.run_id, caught.value.flow_id) == ("1001", "the-triggers")
+
+
+def test_what_was_sent_for_another_flow_does_not_count(attempt, service, log):
+    is_broken_off(service)
+    with pytest.raises(BusyError):
+        upload_rows(1, 2).execute(attempt())
+    with pytest.raises(RejectedError, match="another flow"):
+        upload_rows(1, 2, flow_id="another").execute(attempt(try_number=2))
+    assert mentions(log(), "an earlier try", "sending all files")
+
+
 def test_a_path_is_relative_to_the_fixed_part_of_the_glob(service, attempt, tmp_path):
     for name in ("x/data.csv", "y/z/data.csv"):
         path = tmp_path / "in" / name
@@ -285,8 +339,15 @@ class TestTries:
         upload_rows(3).execute(attempt(try_number=2, max_tries=4))
         assert uploaded_rows(service) == [1, 2, 3]
 
+    def test_a_clear_sends_again_what_was_sent_in_part(self, service, attempt):
+        is_broken_off(service)
+        with pytest.raises(BusyError):
+            upload_rows(1, 2).execute(attempt())
+        upload_rows(1, 2).execute(attempt(try_number=2, max_tries=4))
+        assert uploaded_rows(service) == [1, 1, 2]
+
     def test_what_is_uploaded_needs_no_file_and_no_connection(
-        self, service, attempt, write, monkeypatch
+        self, service, attempt, write, monkeypatch, log
     ):
         file = write("a")
         results = [upload(file, {"row": 1}, files_per_request=1).execute(attempt())]
@@ -295,6 +356,7 @@ class TestTries:
         results += [upload(file, {"row": 1}).execute(attempt(try_number=2))]
         assert results[0] == results[1]
         assert (results[0]["bytes"], len(service.uploads)) == (1, 2)
+        assert mentions(log(), "uploaded all files for run 1001")
 
     def test_a_file_that_is_gone_does_not_deny_what_an_earlier_try_sent(
         self, service, attempt, write
