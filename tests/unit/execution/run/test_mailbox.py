@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from entry_keys import REVOKED, RUN, START
+from entry_keys import FIRST_START, REVOKED, RUN, START
 from sentences import NO_CLAIM, NOTHING_SENT_NOW, STARTS_ANOTHER, STOPS_WHO_CLAIMS
 from workflow_automation_provider.exceptions import (
     Accepted,
@@ -23,6 +23,7 @@ from workflow_automation_provider.exceptions import (
     OutcomeUnknownError,
     RunFailedError,
     RunTimeoutError,
+    UnidentifiedError,
 )
 from workflow_automation_provider.execution.run.completion import TRIGGERER_MARGIN
 from workflow_automation_provider.triggers.mailbox import INTERVAL
@@ -154,15 +155,29 @@ def test_an_end_counts_also_where_the_trigger_has_failed(mailed, failure):
     assert task.try_().result["result"] == 1
 
 
-def test_a_trigger_that_failed_ends_the_try_and_the_next_one_waits_again(mailed):
+@pytest.mark.parametrize(
+    ("failure", "why"),
+    [(FAILED, "ImportError"), (TIMED_OUT, "failed: Trigger timeout"), ({}, "failed: unknown")],
+)
+def test_a_trigger_that_failed_ends_the_try_and_the_next_one_waits_again(mailed, failure, why):
     task = mailed()
-    task.rows.defer("__fail__", FAILED)
+    task.rows.defer("__fail__", failure)
     error = task.try_().error
     assert (task.state, error.accepted) == ("up_for_retry", Accepted.YES)
     assert error.run_id == task.flow.runs[0].run_id
-    assert mentions(str(error), "ImportError")
+    assert why in str(error)
     task.try_()
     assert (task.state, triggers(task)) == ("deferred", 1)
+
+
+@pytest.mark.parametrize(("method", "kwargs"), [("execute_complete", {}), ("__fail__", TIMED_OUT)])
+def test_a_task_that_goes_on_starts_nothing_where_its_entries_are_gone(mailed, method, kwargs):
+    task = mailed()
+    task.rows.defer(method, kwargs)
+    error = task.try_(at("get", FIRST_START, "lost", nth=None)).error
+    assert isinstance(error, UnidentifiedError)
+    assert mentions(str(error), "is gone from Airflow's task state store")
+    assert triggers(task) == 1
 
 
 def test_a_trigger_that_was_not_run_in_time_is_an_overdue_run(mailed):
