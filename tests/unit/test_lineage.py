@@ -163,8 +163,11 @@ def test_operators_tell_the_collector(service, context, collected, tmp_path):
     UploadFilesOperator(task_id="upload", run_id="1001", files=f"{tmp_path}/[a]").execute(
         context(task_id="upload")
     )
-    TriggerFlowBatchOperator(task_id="batch", batch=[{}]).execute(context(task_id="batch"))
-    assert collected() == ([uri] * 2, [flow] * 3)
+    output = tmp_path / "results"
+    TriggerFlowBatchOperator(task_id="batch", batch=[{}], output_path=str(output)).execute(
+        context(task_id="batch")
+    )
+    assert collected() == ([uri] * 2, [flow] * 3 + [output.as_uri()])
 
 
 def test_taskflow_and_hook_tell_the_collector(service, context, collected, tmp_path, monkeypatch):
