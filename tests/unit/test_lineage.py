@@ -157,7 +157,7 @@ def flow_of(service):
 
 def test_operators_tell_the_collector(service, context, collected, tmp_path):
     (tmp_path / "a").write_text("a")
-    trigger(files=f"{tmp_path}/a").execute(context())
+    trigger(files=f"{tmp_path}/[a]").execute(context())
     flow, uri = flow_of(service), (tmp_path / "a").as_uri()
     assert collected() == ([uri], [flow])
     UploadFilesOperator(task_id="upload", run_id="1001", files=f"{tmp_path}/[a]").execute(
