@@ -63,7 +63,8 @@ GROUPS = {
     """,
     "operators/base.py operators/flows.py": """
         decorators/test_flows.py execution/test_upload.py execution/run execution/test_words.py test_lineage.py
-        operators/test_asset_events.py operators/test_arguments_without_effect.py operators/test_flows*.py
+        operators/test_arguments_without_effect.py operators/test_asset_events.py operators/test_flows*.py
+        operators/test_references.py operators/test_rendered.py operators/test_templates.py
         test_argument_errors.py test_promise_runs.py
     """,
     "execution/record/callback_decision.py": "execution/record/test_callback_decision.py",

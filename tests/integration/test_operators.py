@@ -9,16 +9,11 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import XCom
-from airflow.sdk import DAG
 
 from sentences import ASKING, MAYBE_STARTED
-from workflow_automation_provider.decorators.flows import trigger_flow_task
-from workflow_automation_provider.operators.batch import TriggerFlowBatchOperator
-from workflow_automation_provider.operators.flows import TriggerFlowOperator, UploadFilesOperator
 
 RESULT = {"rows": 3, "files": [{"name": "a.csv"}, {"name": "b.csv"}]}
 
@@ -294,49 +289,6 @@ def test_a_field_of_a_result_that_is_text(
         for number, text in enumerate(texts)
         for part in ("'rows'", "0")
     }
-
-
-def no_inputs():
-    return {}
-
-
-def test_the_output_of_a_start_that_pushes_none_is_an_error_of_the_dag():
-    """The next flow would be started with None as its input."""
-    silent: Any = {"do_xcom_push": False}
-    with DAG("silent", schedule=None):
-        single = TriggerFlowOperator(task_id="single", **silent)
-        decorated: Any = trigger_flow_task(task_id="decorated", **silent)(no_inputs)()
-        mapped: Any = TriggerFlowOperator.partial(task_id="mapped", **silent).expand(inputs=[{}])
-        with pytest.raises(ValueError, match="single has no output with do_xcom_push"):
-            TriggerFlowOperator(task_id="next", inputs={"a": single.output["run_id"]})
-        for number, output in enumerate((decorated, decorated["run_id"], mapped.output)):
-            for operator, arguments in (
-                (TriggerFlowOperator, {"inputs": {"a": output}}),
-                (TriggerFlowBatchOperator, {"batch": [{"a": output}]}),
-                (UploadFilesOperator, {"run_id": output, "files": "a"}),
-            ):
-                with pytest.raises(ValueError, match="has no output with do_xcom_push"):
-                    operator(task_id=f"{operator.__name__}_{number}", **arguments)
-
-
-def test_a_key_that_no_start_has_is_an_error_of_the_dag():
-    """By the output of the operator, which says more, or by Airflow's own."""
-    with DAG("wrong", schedule=None):
-        single = TriggerFlowOperator(task_id="first")
-        with pytest.raises(ValueError, match=r"first has no 'rows'.*output\['result'\]\['rows'\]"):
-            single.output["rows"]
-        with pytest.raises(ValueError, match=r"first has no 'result' without wait_for_completion"):
-            single.output["result"]
-        decorated: Any = trigger_flow_task(task_id="decorated", wait_for_completion=True)(
-            no_inputs
-        )()
-        mapped: Any = TriggerFlowOperator.partial(task_id="mapped").expand(inputs=[{}]).output
-        for number, output in enumerate((decorated, mapped)):
-            TriggerFlowOperator(task_id=f"whole_{number}", inputs={"a": output["result"]})
-            with pytest.raises(ValueError, match=f"{output.operator.task_id} has no 'rows'"):
-                TriggerFlowOperator(
-                    task_id=f"field_{number}", inputs={"a": [output["result"]["rows"]]}
-                )
 
 
 def test_paired_by_position_files_go_to_the_wrong_run(run_dag, service):
