@@ -168,12 +168,28 @@ class TestDoubt:
         assert STOPS_WHO_CLAIMS in str(error)
         assert (asks(task), triggers(task)) == (404, 1)
 
+    def test_a_run_is_not_replaced_where_it_may_not_be_told_to_stop(self, world):
+        task = struck(world, claims())
+        error = task.try_(at("get", REVOKED, "lost", nth=None)).error
+        assert isinstance(error, NotSentError)
+        assert triggers(task) == 1
+        task.try_()
+        assert (task.state, triggers(task)) == ("success", 2)
+
     @pytest.mark.parametrize("act", ["lost", "fail after"])
     def test_a_token_that_cannot_be_revoked_leaves_the_doubt(self, world, act):
         task = struck(world, claims(retries=0), "drop_after", at("set", REVOKED, act))
         assert NOT_SETTLED in task.last.log
         assert task.last.error.code == "start-unknown"
         assert "next try" not in task.last.output
+
+    def test_a_doubt_mentions_no_start_from_before_a_clear(self, world):
+        task = struck(world, trigger(retries=0))
+        task.clear()
+        task.faults.add("drop_after")
+        error = task.try_().error
+        assert (error.code, triggers(task)) == ("start-unknown", 2)
+        assert "Before" not in str(error)
 
     def test_a_start_without_a_token_has_nothing_to_revoke(self, world):
         task = struck(world, trigger(retries=0))

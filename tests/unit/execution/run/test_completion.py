@@ -519,7 +519,7 @@ def test_after_a_clear_the_log_names_the_run_before(suspended):
 
 def test_the_log_has_the_callback_url_without_the_token(suspended):
     task = suspended()
-    assert mentions(task.last.log, f"http://127.0.0.1:1{CALLBACK_PATH}")
+    assert mentions(task.last.log, f"Its run calls Airflow at http://127.0.0.1:1{CALLBACK_PATH}")
     assert nowhere(task, task.flow.runs[0].url.rpartition("token=")[2])
 
 

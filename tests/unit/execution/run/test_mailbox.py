@@ -71,6 +71,8 @@ def object_of(task, run=-1):
 def test_the_end_is_the_result(mailed):
     task = mailed()
     assert task.state == "deferred"
+    mailbox = entries(task, START)["1/0"]["mailbox"]
+    assert mentions(task.last.log, f"Its run writes its end to {mailbox}.")
     assert task.flow.reports("success", run_id=True, result={"rows": 3}, message="all there") == 200
     ended = task.try_()
     run = task.flow.runs[0].run_id
