@@ -183,6 +183,13 @@ class TestDoubt:
         assert task.last.error.code == "start-unknown"
         assert "next try" not in task.last.output
 
+    def test_a_response_that_cannot_be_used_mentions_the_doubt_before_it(self, world):
+        task = struck(world, trigger(flow_id="demo-flow", on_unknown_start="start_again"))
+        task.faults.add("response", body={})
+        error = task.try_().error
+        assert isinstance(error, UnidentifiedError)
+        assert mentions(str(error), "Before, try 1")
+
     def test_a_doubt_mentions_no_start_from_before_a_clear(self, world):
         task = struck(world, trigger(retries=0))
         task.clear()
