@@ -210,7 +210,7 @@ class TestEnded:
     def test_before_it_began(self, service, store, context):
         operator = trigger(send_retry_timeout=120)
         operator.on_kill()
-        with pytest.raises(NotSentError) as caught:
+        with pytest.raises(NotSentError, match="not sent: the task was ended") as caught:
             operator.execute(context(store))
 
         assert (caught.value.conn_id, caught.value.flow_id) == (

@@ -317,12 +317,14 @@ class RunStarter:
     def _log_earlier(self) -> None:
         """Log why another run is started, where an earlier try may have started one."""
         last = self._last
-        text = self._text(last) if last else ""
-        if last is None or not text:
+        if last is None:
             return
-        self._tools.log.warning(
-            "%s Starting another run: %s.", _sentence(text), self._why_another(last)
-        )
+
+        text = self._text(last)
+        if text:
+            self._tools.log.warning(
+                "%s Starting another run: %s.", _sentence(text), self._why_another(last)
+            )
 
     def _why_another(self, last: KnownStart) -> str:
         """Return why another run is started after the last start."""

@@ -412,6 +412,13 @@ def test_no_run_gets_a_url_that_expires_before_the_wait_for_it_ends(mailing):
     assert (task.state, triggers(task), len(task.flow.runs)) == ("deferred", 3, 1)
 
 
+def test_a_url_of_the_endpoint_does_not_expire_while_it_is_sent(world):
+    task = world(waits(send_retry_timeout=60, retries=1))
+    task.faults.add("busy", retry_after="600", times=2)
+    task.try_()
+    assert (task.state, triggers(task)) == ("awaiting_input", 3)
+
+
 def test_a_run_that_the_response_does_not_name_is_taken_by_its_end(mailed):
     answers: list[int] = []
 
