@@ -190,6 +190,12 @@ class TestDoubt:
         assert isinstance(error, UnidentifiedError)
         assert mentions(str(error), "Before, try 1")
 
+    def test_a_try_that_started_nothing_is_not_mentioned(self, world):
+        task = struck(world, trigger(), "busy")
+        assert task.state == "up_for_retry"
+        assert "Starting another run" not in task.try_().log
+        assert task.state == "success"
+
     def test_a_doubt_mentions_no_start_from_before_a_clear(self, world):
         task = struck(world, trigger(retries=0))
         task.clear()
