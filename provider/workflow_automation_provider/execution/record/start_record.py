@@ -77,8 +77,8 @@ class StartRecord(TaskRecord):
         super().__init__(context, name)
         self._read_end = read_end
         self._seen: dict[str, Any] = {}
-        # The number of this execution's own start: how many this try had before.
-        self._number = 0
+        # The number of this execution's own start: how many this try had before, once it is read.
+        self._number: int
 
     @property
     def try_number(self) -> int:
