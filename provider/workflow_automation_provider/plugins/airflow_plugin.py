@@ -77,8 +77,11 @@ class WorkflowAutomationPlugin(AirflowPlugin):
         super().on_load(*args, **kwargs)  # type: ignore[no-untyped-call]
         # Each API server imports this module, however it is run.
         is_api_server = "airflow.api_fastapi.main" in sys.modules
+        if not (_HAS_STORE and is_api_server):
+            return
+
         setting = unsupported_setting()
-        if _HAS_STORE and is_api_server and setting:
+        if setting:
             _log.error(
                 "%s is set for this API server: what a task records of its run is lost. "
                 "Leave it unset. Until then, use neither wait_for_completion nor "

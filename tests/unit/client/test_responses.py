@@ -408,7 +408,10 @@ def test_a_response_is_decompressed_up_to_the_limit(size):
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert type(outcome) is (Run if size == RESPONSE_LIMIT else UnidentifiedError)
+    if size == RESPONSE_LIMIT:
+        assert type(outcome) is Run
+    else:
+        check(outcome, UnidentifiedError, "the limit is 1024 KiB")
     assert peak < 8 * RESPONSE_LIMIT
 
 
@@ -511,6 +514,18 @@ def test_kept_response_is_withheld_where_the_key_is_anywhere_in_it(document):
     for redacted in ({"key": key}, {"key": "another-key", "secrets": [key]}):
         run = run_of(document, **redacted)
         assert (run.run_id, run.response) == ("7", WITHHELD)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"run_id": "7", "-1234-abcd": 1, "run_id": "hush"}',
+        '{"run_id": "\\u0068ush-1234-abcd"}'.encode("utf-16"),
+    ],
+    ids=["a field that is there twice", "escapes in UTF-16"],
+)
+def test_kept_response_is_withheld_where_a_secret_is_in_it_once_it_is_parsed(body):
+    assert run_of(body, secrets=["hush-1234-abcd"]).response == WITHHELD
 
 
 @pytest.mark.parametrize("echo", ["raw", "url, every character", "base64", "zero width"])

@@ -80,7 +80,10 @@ def shake_hands_late(context, connection):
 
     request = b""
     while request[-23:-18] != LAST_BYTE:
-        request += connection.recv(65536)
+        more = connection.recv(65536)
+        if not more:
+            raise ConnectionError
+        request += more
     received.write(request)
     try:
         tls.do_handshake()

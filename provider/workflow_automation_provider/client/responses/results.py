@@ -166,7 +166,9 @@ def _kept(document: object, rest: object, text: str, redactor: Redactor) -> Any:
     :param rest: the response without the run_id and run_link that are used
     :param text: the response before it was parsed, which is kept if Airflow cannot store it parsed
     """
-    if redactor.has_secret(text) or redactor.reveals(json.dumps(rest)):
+    # Of a field that is there twice, the parsed response has the last, at the place of the first.
+    has_secret = redactor.has_secret(text) or redactor.has_secret(json.dumps(document))
+    if has_secret or redactor.reveals(json.dumps(rest)):
         return WITHHELD
 
     kept = storable_text(text.strip()) if why_not_storable(document) else document

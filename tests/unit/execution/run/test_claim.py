@@ -33,6 +33,7 @@ from sentences import (
     STOPS_WHO_CLAIMS,
 )
 from workflow_automation_provider.exceptions import (
+    Accepted,
     BusyError,
     InvalidRequestError,
     NotSentError,
@@ -168,11 +169,12 @@ class TestDoubt:
         assert STOPS_WHO_CLAIMS in str(error)
         assert (asks(task), triggers(task)) == (404, 1)
 
-    def test_a_run_is_not_replaced_where_it_may_not_be_told_to_stop(self, world):
+    def test_no_second_run_unless_the_first_is_told_to_stop(self, world):
         task = struck(world, claims())
         error = task.try_(at("get", REVOKED, "lost", nth=None)).error
         assert isinstance(error, NotSentError)
-        assert triggers(task) == 1
+        assert (error.accepted, triggers(task)) == (Accepted.MAYBE, 1)
+        assert "try 1" in str(error)
         task.try_()
         assert (task.state, triggers(task)) == ("success", 2)
 

@@ -412,7 +412,7 @@ def test_no_run_gets_a_url_that_expires_before_the_wait_for_it_ends(mailing):
     assert (task.state, triggers(task), len(task.flow.runs)) == ("deferred", 3, 1)
 
 
-def test_a_url_of_the_endpoint_does_not_expire_while_it_is_sent(world):
+def test_a_start_whose_url_does_not_expire_is_sent_as_often_as_the_service_asks(world):
     task = world(waits(send_retry_timeout=60, retries=1))
     task.faults.add("busy", retry_after="600", times=2)
     task.try_()
