@@ -82,8 +82,8 @@ class RunStarter:
         """
         self.known: KnownStart
         """What is known of the start whose run is returned."""
-        self._last: KnownStart | None = None
-        self._adopted: RunResult | None = None
+        self._last: KnownStart | None
+        self._adopted: RunResult | None
 
     def find(self) -> RunResult | None:
         """
