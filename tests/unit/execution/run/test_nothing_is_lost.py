@@ -29,7 +29,7 @@ from workflow_automation_provider.exceptions import ConnectionUnusableError
 from workflow_automation_provider.execution.upload import UPLOAD_KEY
 from world_calls import TRIGGER, after, at, before, lost_since
 
-from ...starts import claims, entries, later, mentions, struck, trigger, triggers, waits
+from ...starts import MAYBE, claims, entries, later, mentions, struck, trigger, triggers, waits
 
 CONNECTION = "AIRFLOW_CONN_WORKFLOW_AUTOMATION_DEFAULT"
 FILES = [{"name": "a"}]
@@ -79,6 +79,13 @@ def test_an_outcome_that_is_missed_once_loses_no_run_id(world, is_resumed):
         task.rows.begin()
         task.rows.end("retry")
     assert task.try_(at("get", FIRST_OUTCOME, "lost")).result["run_id"] == run
+
+
+def test_a_store_that_fails_hides_no_earlier_start(world):
+    task = struck(world, trigger(on_unknown_start="start_again"))
+    again = task.try_(at("set", PROBE, "fail after"))
+    assert triggers(task) == 1
+    assert mentions(again.log, "try 1 (", MAYBE)
 
 
 def test_an_adopted_run_hides_no_earlier_start_that_is_missed_once(world):
