@@ -24,17 +24,23 @@ def unused(process):
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "of_a_wait", "of_a_call"),
     [
-        ({}, {*OF_A_WAIT, *OF_A_CALL}),
-        ({"on_unknown_start": "claim"}, {*OF_A_WAIT}),
-        ({"wait_for_completion": True}, set()),
+        ({}, OF_A_WAIT, OF_A_CALL),
+        ({"on_unknown_start": "claim"}, OF_A_WAIT, {}),
+        ({"wait_for_completion": True}, {}, {}),
     ],
 )
-def test_of_a_start(world, options, expected):
+def test_of_a_start(world, options, of_a_wait, of_a_call):
     given = {"default_args": OF_A_WAIT, **OF_A_CALL, **options}
     task = world(trigger(**given))
-    assert unused(task.try_()) == expected
+    process = task.try_()
+    assert unused(process) == {*of_a_wait, *of_a_call}
+    for name in of_a_wait:
+        assert f"{name} {NO_EFFECT} wait_for_completion=True." in process.log
+    for name in of_a_call:
+        needed = "wait_for_completion=True or on_unknown_start='claim'"
+        assert f"{name} {NO_EFFECT} {needed}." in process.log
     assert len(task.flow.runs) == 1
 
 

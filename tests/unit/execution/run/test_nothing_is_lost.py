@@ -166,6 +166,15 @@ def test_files_go_to_no_other_service_that_the_connection_names_by_then(world, m
     assert (task.state, uploads(task), triggers(task)) == ("success", 1, 1)
 
 
+def test_files_go_to_the_flow_of_the_run_whatever_flow_id_is_by_then(world):
+    task = world(trigger(flow_id="demo-flow", files=FILES, retries=1))
+    task.try_(before("push", "", "kill"))
+    assert uploads(task) == 0
+    task.operator = trigger(flow_id="another", files=FILES, retries=1)
+    task.try_()
+    assert (task.state, uploads(task), len(task.flow.runs)) == ("success", 1, 1), task.last.error
+
+
 @pytest.mark.parametrize("change", ["gone", "changed"])
 def test_a_run_that_has_succeeded_gets_no_files_again(world, tmp_path, monkeypatch, change):
     file = tmp_path / "a"
