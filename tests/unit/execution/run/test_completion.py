@@ -30,6 +30,7 @@ from workflow_automation_provider.client.redaction import CALLBACK_PATH, WITHHEL
 from workflow_automation_provider.exceptions import (
     Accepted,
     BusyError,
+    Code,
     ConnectionUnusableError,
     InvalidRequestError,
     OutcomeUnknownError,
@@ -379,6 +380,33 @@ def test_a_claim_is_a_heartbeat(suspended):
     assert task.flow.reports("started") == 200
     task.try_()
     assert task.state == "awaiting_input"
+
+
+def test_a_silent_run_that_is_overdue_is_called_overdue(suspended):
+    task = suspended(heartbeat_timeout=timedelta(minutes=1))
+    later(task, days=2)
+    assert task.try_().error.code == Code.RUN_OVERDUE
+
+
+def test_the_run_that_reports_has_the_task(suspended):
+    """Whichever the response named: a proxy may have sent the request twice."""
+    task = suspended()
+    (run,) = task.flow.runs
+    assert task.ask(run.url, body={"status": "success", "run_id": "77"}) == 200
+    ended = task.try_()
+    assert ended.result["run_id"] == "77"
+    assert mentions(ended.log, "Run 77 has the task", f"not run {run.run_id}")
+
+
+@pytest.mark.parametrize("fault", ["", "drop_after"])
+def test_a_run_whose_end_is_there_is_pushed_once(world, fault):
+    task = world(waits())
+    if fault:
+        task.faults.add(fault)
+    ended = task.try_(after("send", TRIGGER, lambda: task.flow.reports("success", run_id=True)))
+    assert task.state == "success", ended.error
+    pushed = [call.name for call in ended.calls if call.kind == "push"]
+    assert len({*pushed}) == len(pushed)
 
 
 def test_a_run_by_key_without_an_id(world):
