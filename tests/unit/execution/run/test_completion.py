@@ -558,7 +558,7 @@ def test_the_error_names_refused_calls(world):
     assert task.ask(url, body={"status": "done"}) == 400
     later(task, days=2)
     error = str(task.try_().error)
-    assert mentions(error, "400", "status")
+    assert mentions(error, "said nothing. A call at", "400", "status")
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
