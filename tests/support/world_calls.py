@@ -19,6 +19,8 @@ from dataclasses import dataclass
 Act = str | Callable[[], object]
 """What happens at a call: see :mod:`world`."""
 
+_ACTS = ("kill", "kill after", "lost", "fail after", "slow")
+
 TRIGGER = "/api/trigger"
 """The path by which a run is started by key."""
 
@@ -48,6 +50,7 @@ class Happening:
     def __init__(
         self, kind: str, name: str, act: Act, nth: int | None, *, is_after: bool = False
     ) -> None:
+        assert callable(act) or act in _ACTS, act
         self.has_happened = False
         self._kind, self._name = kind, name
         self._act = act
