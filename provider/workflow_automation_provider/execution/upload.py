@@ -309,8 +309,8 @@ class Uploader:
         except Exception:
             # The files are there: failing now would send them again.
             self._log.exception(
-                "The request was confirmed, but that could not be recorded: a retry would repeat "
-                "it."
+                "The request was confirmed, but that could not be recorded: "
+                "a retry would repeat it."
             )
 
 
