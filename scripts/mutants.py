@@ -119,7 +119,7 @@ def add_operators() -> None:
     Go on without a call or a raise, return None, and those above.
     """
     operators = cast("list[Any]", mutators.mutation_operators)
-    # Nor of False: mypy notices None in its place.
+    # None in place of nothing, or of False, changes nothing but the type, which mypy checks.
     nothing = m.Return(value=None) | m.Return(value=m.Name("None") | m.Name("False"))
     operators[:] = [
         *((kind, change) for kind, change in operators if change is not mutators.operator_string),

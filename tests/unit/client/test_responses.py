@@ -550,13 +550,17 @@ def test_parts_of_the_key_count_in_free_text_alone(operation):
     for echo in ({"a": run_id}, {"a": {"run_id": run_id}}):
         run = run_of(document | echo, operation=operation, key=key)
         assert (run.run_id, run.run_link, run.response) == (run_id, link, WITHHELD)
-    if operation is BY_KEY:
-        assert run_of([run_id], operation=operation, key=key).response == WITHHELD
     whole = {"run_id": "7", "run_link": f"https://x.example/{key.replace('.', '%2E')}"}
     run = run_of(whole, operation=operation, key=key)
     assert (run.run_id, run.run_link, run.response) == ("7", None, WITHHELD)
     twice = f'{{"a": "{run_id}", "a": 1, "__id__": 1, "run_id": "7"}}'.encode()
     assert run_of(twice, operation=operation, key=key).response == WITHHELD
+
+
+def test_a_part_of_the_key_counts_in_a_response_that_is_no_object():
+    key = "ws-51HqLyjWDarjtT1zdp7dc.Xk2"
+    run = run_of(["ws-51HqLyjWDarjtT1zdp7dc-1001"], operation=BY_KEY, key=key)
+    assert run.response == WITHHELD
 
 
 @pytest.mark.parametrize("operation", [BY_PATH, BY_KEY])

@@ -58,7 +58,7 @@ def service(raw_server, authority, tmp_path):
 
         def answer(connection, server):
             if is_late:
-                shake_hands_late(context, connection)
+                reject_late(context, connection)
             with context.wrap_socket(connection, server_side=True) as tls:
                 server.requests.append(read_request(tls))
                 respond(tls)
@@ -69,8 +69,8 @@ def service(raw_server, authority, tmp_path):
     return start
 
 
-def shake_hands_late(context, connection):
-    """Shake hands over TLS 1.3, but look at the certificate when all of the request has arrived."""
+def reject_late(context, connection):
+    """Reject the client's certificate over TLS 1.3, when all of the request has arrived."""
     received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(received, to_send, server_side=True)
     received.write(connection.recv(65536))

@@ -406,6 +406,7 @@ def test_a_run_whose_end_is_there_is_pushed_once(world, fault):
     ended = task.try_(after("send", TRIGGER, lambda: task.flow.reports("success", run_id=True)))
     assert task.state == "success", ended.error
     pushed = [call.name for call in ended.calls if call.kind == "push"]
+    assert "return_value" in pushed
     assert len({*pushed}) == len(pushed)
 
 
